@@ -390,11 +390,12 @@ class Auditor:
     def attestations(self, dataset: DatasetFiles) -> list[ListedAttestation]:
         """Each line of a dataset's attestations, valid or not."""
         trusted = self.workspace.config.audit.trusted_auditors
-        heads = _numbers(dataset)
+        head = dataset.chain.head()
+        at = dataset.chain.by_number(head) if head is not None else lambda _: None
         return [
             ListedAttestation(
                 line,
-                in_chain=item is not None and heads.get(item.head) == item.sequence_number,
+                in_chain=item is not None and at(item.sequence_number) == item.head,
                 trusted=item is not None and item.is_by(trusted),
             )
             for line in read_attestations(dataset.folder, dataset.id)

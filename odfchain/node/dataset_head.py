@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from odfchain import errors
-from odfchain.chain.signed_heads import SignatureStatus
+from odfchain.audit.report import kept_report
+from odfchain.node.trust import Attestations, Signature, Verdict
 from odfchain.node.visit import Visit
 from odfchain.odf import events as ev
 from odfchain.odf.times import Timestamp
 from odfchain.profiles.pages import Render, within
 from odfchain.storage.locations import escape
-from odfchain.text import counted, human_age, human_size, one_line
+from odfchain.text import human_age, human_size, one_line
 from odfchain.workspace.config import read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.private_notes import last_verified
 
 TABS = (("Overview", ""), ("Data", "-/data"), ("Schema", "-/schema"), ("History", "-/history"),
         ("Lineage", "-/lineage"), ("Audit", "-/audit"))  # fmt: skip
@@ -63,7 +63,7 @@ def head_of(visit: Visit, files: DatasetFiles) -> DatasetHead:
         return DatasetHead(
             name, str(seed.dataset_id), seed.dataset_kind.value, getattr(terms, "name", None),
             tuple(info.keywords or ()) if info else (), getattr(info, "description", None),
-            (_signature(files, forked=forked), _verdict(files, state), _attestations(visit, files)),
+            _trust(visit, files, state, forked=forked),
             _figures(visit, files, state), str(state.head), number + 1,
             shown_origin(origins[0]) if origins else None, tabs,
             f"The owner of this dataset has signed two histories of it: odfchain evidence {name}"
@@ -110,42 +110,19 @@ def _age(when: Timestamp) -> str:
     return human_age(when.epoch_ns, time.time_ns())
 
 
-def _signature(files: DatasetFiles, *, forked: bool) -> tuple[str, ...]:
-    found = files.head_signature()
-    if forked:
-        return "faulty", "two histories: the owner signed both", f"odfchain evidence {files.alias}"
-    if found.status is SignatureStatus.INVALID:
-        return "faulty", f"wrong signature: {one_line(str(found.message), 300)}", ""
-    if found.signed is None:
-        return "unchecked", "unsigned", ""
-    signed = found.signed
-    if found.status is SignatureStatus.SIGNED:
-        return "ok", f"signed by its owner, block {signed.sequence_number:,}, {_age(signed.time)}", ""
-    return "unchecked", f"signed an earlier head, block {signed.sequence_number:,}, {_age(signed.time)}", ""
-
-
-def _verdict(files: DatasetFiles, state: DatasetState) -> tuple[str, ...]:
-    verified, note = last_verified(files, state.head)
-    command, blocks = f"odfchain verify {files.alias}", state.head_block.sequence_number + 1
-    if note is None:
-        return "none", "never verified here", command
-    if note.faults:
-        return "faulty", f"faulty: {counted(note.faults, 'fault')}, {_age(note.time)}", command
-    if verified == blocks:
-        return "ok", f"verified here at its head, {_age(note.time)}: clean", ""
-    newer = counted(blocks - verified, "newer block")
-    words = f"verified here up to block {verified - 1:,}, {_age(note.time)}: clean; {newer} not checked"
-    return "unchecked", words, command
-
-
-def _attestations(visit: Visit, files: DatasetFiles) -> tuple[str, ...]:
+def _trust(
+    visit: Visit, files: DatasetFiles, state: DatasetState, *, forked: bool
+) -> tuple[tuple[str, ...], ...]:
     from odfchain.api.dataset import Dataset
 
-    found = [each for each in Dataset(visit.node.workspace, files).attestations() if each.in_chain]
-    trusted = sum(each.trusted for each in found)
-    numbers = (trusted, "by auditors you trust"), (len(found) - trusted, "by others")
-    words = "attestations: " + ", ".join(f"{n:,} {who}" for n, who in numbers if n)
-    return "ok" if trusted else "none", words if found else "no attestations", ""
+    name, has_key = str(files.alias), visit.node.files.has_key(state.seed.dataset_id)
+    report, at = kept_report(files, visit.node.problem), files.chain.by_number(state.head)
+    lines = (
+        Signature.of(name, files.head_signature(), int(forked), has_key=has_key),
+        Verdict.of(name, report, state.head_block.sequence_number, at),
+        Attestations.of(name, Dataset(visit.node.workspace, files).attestations()),
+    )
+    return tuple((line.icon, line.text, line.command or "") for line in lines)
 
 
 def render_below(visit: Visit, head: DatasetHead, tab: str, template: str, **values: Any) -> Render:

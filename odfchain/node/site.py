@@ -6,7 +6,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from odfchain.node import about, audit_page, dataset_list, lineage_pages, openapi, overview, rest, sql_pages
+from odfchain.node import (
+    about,
+    audit_page,
+    dataset_list,
+    history_pages,
+    lineage_pages,
+    openapi,
+    overview,
+    records,
+    rest,
+    schema_page,
+    sql_pages,
+)
 from odfchain.node.pages import answer
 from odfchain.node.parts import NodeParts
 from odfchain.node.uploads import INGEST
@@ -18,6 +30,9 @@ _PAGES = (
     *sql_pages.PAGES,
     *about.PAGES,
     *overview.PAGES,
+    *history_pages.PAGES,
+    *schema_page.PAGES,
+    *records.PAGES,
     *lineage_pages.PAGES,
     *audit_page.PAGES,
 )
@@ -29,8 +44,7 @@ _FOR_EVER = {"cache-control": "public, max-age=31536000, immutable"}
 
 def own_routes(node: NodeParts) -> list[BaseRoute]:
     """The routes that are no pages, those that are asked first."""
-    attachments = overview.ATTACHMENTS
-    downloads = [Route(attachments.path, answer(node, attachments))]
+    downloads = [Route(each.path, answer(node, each)) for each in (overview.ATTACHMENTS, *records.FILES)]
     described = openapi.routes(node, OPERATIONS, PAGES if node.options.pages else ())
     return [*_files_of_pages(), *described, *rest.routes(node, OPERATIONS), *downloads]
 

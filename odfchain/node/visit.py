@@ -127,10 +127,11 @@ class Visit:
 
     def at(self, name: str = "at") -> Readable:
         """The dataset at the point that a query parameter names, at its head where there is none."""
-        from odfchain.workspace.points import parse_point
-
-        text = self.asked(name)
-        return self.dataset if text is None else self.dataset.at(_point(parse_point, text))
+        dataset, text = self.dataset, self.asked(name)
+        try:
+            return dataset if text is None else dataset.at(text)
+        except errors.OdfchainError as error:
+            raise not_found(self.node.public(str(error)), hint=error.hint) from None
 
     @property
     def to_ask(self) -> WorkspaceFiles:
@@ -160,13 +161,6 @@ class Visit:
             )
         if not token.may(right, dataset.alias):
             raise Refused(403, f"the token does not allow {right.value}:{dataset.alias}")
-
-
-def _point(parse: Any, text: str) -> Any:
-    try:
-        return parse(text)
-    except errors.OdfchainError as error:
-        raise not_found(str(error), hint=error.hint) from None
 
 
 # --- answers -------------------------------------------------------------------------------------------

@@ -1,0 +1,294 @@
+"""The records of a dataset: the newest, those in force, one with its sources; and as files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+from odfchain import errors
+from odfchain.node.dataset_head import DatasetHead, head_of
+from odfchain.node.downloads import TYPES, Rows, streamed
+from odfchain.node.pages import DATASET, Page
+from odfchain.node.visit import Refused, Visit, is_foreign, not_found
+from odfchain.odf.schema import format_type
+from odfchain.query.row_formats import OPERATIONS, cell_text, python_values
+from odfchain.text import cut, one_line
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.read_slices import columns_of, read_tail, verified_slice
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from odfchain.api.view import Readable
+
+ROWS, COLUMNS, CHARACTERS = 50, 200, 200
+"""What a page shows at most; a value, and the record's page behind it, has more."""
+_WORDS = {"+A": "added", "-R": "retracted", "-C": "corrected, as it was", "+C": "corrected, as it is now"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of records."""
+
+    name: str
+    type: str
+    system: bool
+    """True for those that every dataset has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A row: of each column its value as text, null where there is none."""
+
+    offset: int
+    operation: str
+    """+A, -R, -C or +C."""
+    words: str
+    values: tuple[str | None, ...]
+    changed: tuple[int, ...]
+    """The places of values that a correction changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """One page of records, by offset."""
+
+    dataset: DatasetHead
+    view: str
+    """`records`, or `state`: the rows in force."""
+    at: str | None
+    block: int
+    total: int | None
+    """How many records there are; null for the state, which is not counted."""
+    columns: tuple[Column, ...] = ()
+    columns_left: int = 0
+    records: tuple[Record, ...] = ()
+    skip: int = 0
+    newer: int | None = None
+    """What is passed over for newer records, null where there are none."""
+    older: int | None = None
+    problem: str | None = None
+    hint: str | None = None
+    sql: bool = False
+    command: str = ""
+
+
+def records(visit: Visit) -> Records:
+    """The newest records before those that are passed over; the two rows of a correction stay together."""
+    opened, shown = visit.at(), visit.asked("view") or "records"
+    if shown not in ("records", "state"):
+        raise Refused(400, "view is records or state")
+    if shown == "state":
+        if visit.node.queries is None:
+            raise not_found("this node computes no rows in force", hint="it would, started with --sql")
+        _own(visit)
+    skip = visit.count("skip", ROWS * (max(1, visit.count("page", 1, 1 << 40)) - 1), 1 << 60)
+    state, at = opened.summary, visit.asked("at")
+    name = f"{opened.alias}@{at}" if at else str(opened.alias)
+    verb, more = ("state", "") if shown == "state" else ("tail", f" -s {skip}" if skip else "")
+    found = Records(
+        head_of(visit, visit.files), shown, at, state.head_block.sequence_number,
+        state.record_count if shown == "records" else None, skip=skip, sql=visit.node.queries is not None,
+        command=f"odfchain {verb} {name} -n {ROWS}{more}",
+    )  # fmt: skip
+    try:
+        return _in_force(visit, state, found) if shown == "state" else _newest(opened, state, found)
+    except errors.StoreError as error:
+        return replace(found, problem=visit.node.public(str(error)), hint=error.hint)
+
+
+def _own(visit: Visit) -> None:
+    if is_foreign(visit.request):
+        raise Refused(403, "another site has asked for this; open the address by itself")
+
+
+def _newest(opened: Readable, state: DatasetState, found: Records) -> Records:
+    extra = 1 if found.skip else 0  # a row more at either end shows if a correction is cut in two
+    table = read_tail(opened._files, state, ROWS + 1 + extra, skip=found.skip - extra)  # noqa: SLF001
+    operations = _operations(table, state)
+    end = table.num_rows
+    if extra and end and operations[end - 2 : end] != ["-C", "+C"]:
+        end -= 1
+    start = max(0, table.num_rows - extra - ROWS)
+    if start and operations[start - 1 : start + 1] == ["-C", "+C"]:
+        start -= 1
+    made = _shown(table.slice(start, end - start), state, found)
+    total = found.total or 0
+    first = made.records[0].offset if made.records else 0
+    newer = max(0, found.skip - ROWS) if found.skip else None
+    return replace(made, newer=newer, older=total - first if made.records and first else None)
+
+
+def _in_force(visit: Visit, state: DatasetState, found: Records) -> Records:
+    with state_rows(visit, state, f"limit {ROWS + 1} offset {found.skip}") as (schema, batches):
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(list(batches), schema)
+    more = found.skip + ROWS if table.num_rows > ROWS else None
+    newer = max(0, found.skip - ROWS) if found.skip else None
+    return replace(_shown(table.slice(0, ROWS)[::-1], state, found), newer=newer, older=more)
+
+
+@contextlib.contextmanager
+def state_rows(visit: Visit, state: DatasetState, rest: str = "") -> Iterator[Rows]:
+    """The rows in force, newest first, as a walled process computes them."""
+    from odfchain.query.resolved_tables import Pins
+    from odfchain.query.sql_text import Query
+
+    assert visit.node.queries is not None  # noqa: S101 - asked where there are
+    alias, order = str(visit.files.alias), state.vocabulary.offset_column.replace('"', '""')
+    pins = Pins(visit.to_ask, given={alias: (state.seed.dataset_id, state.head)})
+    sql = f"select * from state('{alias}') order by \"{order}\" desc {rest}"  # noqa: S608 - no name has a quote
+    with visit.node.queries.rows(Query(sql, pins), visit.client) as result:
+        yield result.schema, result.batches()
+
+
+def _operations(table: pa.Table, state: DatasetState) -> list[str]:
+    place = table.schema.get_field_index(state.vocabulary.operation_type_column)
+    if place < 0:
+        return ["+A"] * table.num_rows
+    return [OPERATIONS.get(str(code), str(code)) for code in table.column(place).to_pylist()]
+
+
+def _shown(table: pa.Table, state: DatasetState, found: Records) -> Records:
+    names, system = table.schema.names, set(state.vocabulary.columns)
+    fields = state.schema.fields if state.schema else ()
+    columns = tuple(Column(f.name, format_type(f.type, f.extra), f.name in system) for f in fields)
+    cells = [_texts(table.column(place)) for place in range(min(len(names), COLUMNS))]
+    operations, offsets = _operations(table, state), _offsets(table, state)
+    rows = list(zip(*cells, strict=True)) if cells else []
+    made = []
+    for number, values in enumerate(rows):
+        op, changed = operations[number], tuple[int, ...]()
+        if op == "+C" and number and operations[number - 1] == "-C":
+            pairs = enumerate(zip(values, rows[number - 1], strict=True))
+            changed = tuple(at for at, (new, old) in pairs if new != old and names[at] not in system)
+        texts = tuple(value if value is None else cut(value, CHARACTERS) for value in values)
+        made.append(Record(offsets[number], op, _WORDS.get(op, ""), texts, changed))
+    return replace(
+        found, columns=columns[:COLUMNS], columns_left=max(0, len(columns) - COLUMNS), records=tuple(made)
+    )
+
+
+def _offsets(table: pa.Table, state: DatasetState) -> list[int]:
+    return [int(value) for value in table.column(state.vocabulary.offset_column).to_pylist()]
+
+
+def _texts(column: Any) -> list[str | None]:
+    values = [value for chunk in column.chunks for value in python_values(chunk)]
+    return [None if value is None else cell_text(value) for value in values]
+
+
+# --- files ---------------------------------------------------------------------------------------------
+
+
+def _file(form: str) -> Any:
+    def view(visit: Visit) -> Response:
+        state = visit.at().summary
+        at = f"-at-{state.head_block.sequence_number}" if visit.asked("at") else ""
+        name = f"{visit.files.alias}{at}"
+        if visit.asked("view") == "state" and visit.node.queries is not None:
+            _own(visit)
+            return streamed(visit, form, f"{name}-state", lambda: state_rows(visit, state))
+        for ref in state.slices_newest_first():  # what is missing is said before a file begins
+            verified_slice(visit.files, ref)
+        return streamed(visit, form, name, lambda: _recorded(visit, state))
+
+    return view
+
+
+@contextlib.contextmanager
+def _recorded(visit: Visit, state: DatasetState) -> Iterator[Rows]:
+    from odfchain.slices.reader import fitted, open_parquet
+
+    schema, files = columns_of(state, None), visit.files
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for ref in state.slices():
+            with open_parquet(verified_slice(files, ref)) as file:
+                names = set(file.schema_arrow.names)
+                for batch in file.batches([name for name in schema.names if name in names]):
+                    yield fitted(batch, schema)
+
+    yield schema, batches()
+
+
+# --- one record ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of where a record is from, and how deep it is below the record."""
+
+    depth: int
+    text: str
+    faulty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """A record with its whole values, and its sources."""
+
+    dataset: DatasetHead
+    offset: int
+    newest: int
+    operation: str
+    words: str
+    columns: tuple[Column, ...]
+    values: tuple[str | None, ...]
+    origin: tuple[SourceLine, ...]
+    problem: str | None = None
+    command: str = ""
+
+
+def record(visit: Visit) -> RecordPage:
+    """One record down to its sources."""
+    from odfchain.audit.blame import Blame
+    from odfchain.audit.lineage import TextTree
+
+    files, text = visit.files, str(visit.request.path_params["offset"])
+    state = DatasetState.read(files.chain)
+    if not (text.isascii() and text.isdecimal() and len(text) < 19 and int(text) < state.record_count):
+        raise not_found(
+            f"{files.alias} has no record {one_line(text, 40)}", hint=f"it has {state.record_count:,} records"
+        )
+    offset, lines = int(text), list[SourceLine]()
+
+    def walk(tree: TextTree, depth: int) -> None:
+        if len(lines) < ROWS * 10:
+            lines.append(SourceLine(depth, visit.node.public(cut(tree.text, 1_000)), tree.style == "red"))
+        for below in tree.below:
+            walk(below, depth + 1)
+
+    walk(Blame.of(visit.node.files, files, offset, recursive=True).to_tree(), 0)
+    found = RecordPage(
+        head_of(visit, files), offset, state.record_count - 1, "", "", (), (), tuple(lines),
+        command=f"odfchain blame {files.alias} {offset}",
+    )  # fmt: skip
+    try:
+        table = read_tail(files, state, 1, skip=state.record_count - 1 - offset)
+    except errors.StoreError as error:
+        return replace(found, problem=visit.node.public(str(error)))
+    empty = Records(found.dataset, "records", None, 0, 1)
+    shown = _shown(table, state, empty)
+    values = tuple(cut(text, 10_000) if text else text for text in (_texts(c)[0] for c in table.columns))
+    (row,) = shown.records
+    return replace(
+        found, operation=row.operation, words=row.words, columns=shown.columns, values=values[:COLUMNS]
+    )
+
+
+def _address(form: str) -> Page:
+    return Page(f"{DATASET}/-/data.{form}", "", _file(form))
+
+
+PAGES = (
+    Page(f"{DATASET}/-/data", "data", records),
+    Page(f"{DATASET}/-/record/{{offset}}", "record", record),
+)
+FILES = tuple(map(_address, TYPES))
+"""No pages: downloads."""
