@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,9 +20,9 @@ from odfchain.node.rest import OPERATIONS
 from odfchain.query.answers import read_answer
 from tests.kit.node_types import RECORDED, SIGNED, workspace_with_types
 from tests.kit.queried_workspace import add_numbers
-from tests.kit.root_rows import MADE, START, append, records, schema_with
+from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 from tests.kit.served_node import ServedNode, served, sign_as_reference
-from tests.kit.support import fixture
+from tests.kit.support import IMPORTABLE, ROOT, code_of, fixture
 
 FORMS = fixture("node/rest.yaml")
 _OTHER_WORDS = {"bad_sql", "unknown_table", "unknown_field", "me", "volatile"}
@@ -145,3 +148,24 @@ def test_changes_come_from_an_offset_and_when_they_are_committed(tmp_path: Path)
             client.join()
             assert [json.loads(line)["v"] for line in waiting[0].body.splitlines()] == [7]
             assert node.parts.heads.clients == 0
+
+
+def test_the_manual_is_typed(tmp_path: Path) -> None:
+    folder = tmp_path / "typed"
+    with odf.init(folder) as workspace:
+        schema = schema_with(pa.field("id", pa.int64()), pa.field("city", pa.string()))
+        root = add_root(workspace, "stations", schema)
+        append(root, records(schema, 0, [0, 0], [START] * 2, [1, 2], ["Basel", "Chur"]), MADE)
+    (asked,) = (code for code in code_of("docs/rest.md") if "curl" in code)
+    program = f"'{sys.executable}' -c 'import sys; from odfchain.cli.main import main; sys.exit(main())'"
+    script = f"odfchain() {{ exec {program} \"$@\"; }}; trap 'kill $(jobs -p)' EXIT\n{asked}"
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=folder, env=IMPORTABLE, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    page = (ROOT / "docs" / "rest.md").read_text(encoding="utf-8")
+    printed = re.findall(r'^\{".*\}$', page, re.MULTILINE)
+    assert len(printed) == 2
+    assert all(line in done.stdout for line in printed)
+    assert '"offset":1' in done.stdout
+    assert '"refs":[{"name":"head","blockHash":"f1620' in done.stdout
