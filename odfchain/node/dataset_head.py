@@ -122,7 +122,8 @@ def _trust(
         Verdict.of(name, report, state.head_block.sequence_number, at),
         Attestations.of(name, Dataset(visit.node.workspace, files).attestations()),
     )
-    return tuple((line.icon, line.text, line.command or "") for line in lines)
+    named = {"unsigned": "unsigned: ", "wrong": "wrong signature: "}
+    return tuple((line.icon, named.get(line.word, "") + line.text, line.command or "") for line in lines)
 
 
 def render_below(visit: Visit, head: DatasetHead, tab: str, template: str, **values: Any) -> Render:

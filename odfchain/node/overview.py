@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from starlette.responses import Response
 
@@ -18,6 +20,7 @@ from odfchain.transfer.slice_files import is_partial
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
+_LOOKED_AT, _SHOWN = 1_000, 20  # slices [count]
 _README = re.compile(r"(?i)readme(\.\w{1,9})?")
 
 
@@ -27,6 +30,15 @@ class Attachment:
 
     path: str
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class MissingSlice:
+    """A slice that a partial copy lacks: its block, its first and its last record."""
+
+    block: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +53,8 @@ class Overview:
     is_empty: bool = False
     is_derivative: bool = False
     is_copy: bool = False
-    partial: bool = False
-    """True for a copy that lacks slices on purpose."""
+    missing: tuple[MissingSlice, ...] = ()
+    """Of a partial copy, the newest that are not here."""
     lost: int = 0
     """Slices that should be here [count]."""
     command: str | None = None
@@ -66,7 +78,7 @@ def overview(visit: Visit) -> Overview:
         state.last_offset is None,
         head.kind == "Derivative",
         bool(head.origin),
-        partial := is_partial(files),
+        tuple(islice(_missing(files, state), _SHOWN)) if (partial := is_partial(files)) else (),
         0 if partial else _lost(visit, files),
         f"odfchain status {head.name}",
     )
@@ -75,6 +87,13 @@ def overview(visit: Visit) -> Overview:
 def _lost(visit: Visit, files: DatasetFiles) -> int:
     line = visit.node.catalog.line(files.folder.name).line
     return (line.slices or 0) - (line.slices_here or 0) if line else 0
+
+
+def _missing(files: DatasetFiles, state: DatasetState) -> Iterator[MissingSlice]:
+    for ref in islice(state.slices_newest_first(), _LOOKED_AT):
+        if not files.data.contains(ref.slice.physical_hash):
+            rows = ref.slice.offset_interval
+            yield MissingSlice(ref.sequence_number, rows.start, rows.end)
 
 
 def attachment(visit: Visit) -> Response:

@@ -97,7 +97,7 @@ def records(visit: Visit) -> Records:
     )  # fmt: skip
     try:
         return _in_force(visit, state, found) if shown == "state" else _newest(opened, state, found)
-    except errors.StoreError as error:
+    except (errors.StoreError, errors.QueryError, errors.SchemaError, errors.UsageError) as error:
         return replace(found, problem=visit.node.public(str(error)), hint=error.hint)
 
 
@@ -175,7 +175,8 @@ def _shown(table: pa.Table, state: DatasetState, found: Records) -> Records:
 
 
 def _offsets(table: pa.Table, state: DatasetState) -> list[int]:
-    return [int(value) for value in table.column(state.vocabulary.offset_column).to_pylist()]
+    name = state.vocabulary.offset_column
+    return [int(value) for value in table.column(name).to_pylist()] if name in table.schema.names else []
 
 
 def _texts(column: Any) -> list[str | None]:
