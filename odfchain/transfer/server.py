@@ -315,6 +315,8 @@ _FED_BYTES = 4 << 10
 _REQUEST_LINE_BYTES = len(b"GET  HTTP/1.1\r\n\r\n")
 
 _LENGTH_DIGITS = 18
+# How long the rest of a body that was refused is read [s].
+_DRAIN_SECONDS = 5
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BODY = (b"content-length", b"transfer-encoding")
 _WITH_BODY = ("PUT", "POST")
@@ -334,8 +336,11 @@ class _Output:
     that were sent without waiting (RFC 9112, 9.3.2).
     """
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, is_unread: Callable[[], bool]) -> None:
         self.below = transport
+        self._is_unread = is_unread
+        # True while the rest of a body is thrown away.
+        self.draining = False
         self._held: list[bytes] = []
         self._size = 0
 
@@ -356,6 +361,15 @@ class _Output:
 
     def close(self) -> None:
         self.flush()
+        if self.draining or self.below.is_closing():
+            return
+        if self._is_unread():
+            # closed at once, the connection would be reset, and the client might never see the answer
+            self.draining = True
+            self.below.write_eof()
+            self.below.resume_reading()
+            asyncio.get_running_loop().call_later(_DRAIN_SECONDS, self.below.abort)
+            return
         self.below.close()
         # a client that does not take it is cut off
         if self.below.get_write_buffer_size():
@@ -365,7 +379,7 @@ class _Output:
         self.below.abort()
 
     def is_closing(self) -> bool:
-        return self.below.is_closing()
+        return self.draining or self.below.is_closing()
 
 
 class _Stalling(asyncio.Protocol):
@@ -421,11 +435,13 @@ class _Connection(_Stalling, HttpToolsProtocol):
             # asyncio leaves it out for a socket that was made without naming TCP; what is sent in two writes
             # would wait for the client to acknowledge the first
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._output = _Output(transport)
+        self._output = _Output(transport, lambda: self.cycle is not None and self.cycle.more_body)
         self.transport = self._output  # all that uvicorn uses of one
         self._expect_headers()
 
     def data_received(self, data: bytes) -> None:
+        if self._output.draining:
+            return
         # requests are taken up a few at a time: 20 bytes of one become some thousand in memory
         if len(data) <= self._body_left and not self._unread and not self._feeding:
             self._take(data)

@@ -48,12 +48,16 @@ class Crowd:
                 enough = before + kill * len(posts) // (kills + 1)
                 with self._changed:
                     assert self._changed.wait_for(lambda: len(self.acknowledged) >= enough, PATIENCE)  # noqa: B023
-                self.node.kill()
-                with self._changed:
-                    self.node = self._start()
-                    self._changed.notify_all()
+                self.restart()
             for each in running:
                 each.result()
+
+    def restart(self) -> None:
+        """The node is killed, if it runs, and another one answers."""
+        self.node.kill()
+        with self._changed:
+            self.node = self._start()
+            self._changed.notify_all()
 
     def _client(self, posts: list[tuple[str, bytes]]) -> None:
         for key, body in posts:

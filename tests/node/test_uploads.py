@@ -93,6 +93,24 @@ def test_each_of_a_thousand_bodies_is_recorded_once(sending: tuple[Path, Crowd, 
     sent_once(sending, **case(44)["whole"], what="b")
 
 
+def test_what_was_accepted_is_recorded_or_answered_when_the_node_ends(
+    sending: tuple[Path, Crowd, str],
+) -> None:
+    folder, clients, token = sending
+    body = b'{"city": "Brig", "population": 1}\n'
+    with opened(clients.node, token, "Expect: 100-continue", length=len(body)) as to:
+        assert to.recv(100).startswith(b"HTTP/1.1 100")
+        clients.node.process.terminate()
+        to.sendall(body)
+        status = status_of(to)
+    assert status in (200, 503)
+    clients.node.process.wait()
+    assert not [path for path in left(folder) if path.suffix != ".log"]
+    clients.restart()
+    found = Workspace.open(folder)["cities"].scan(["city"]).to_arrow()["city"].to_pylist()
+    assert found.count("Brig") == (status == 200)
+
+
 def test_a_key_is_for_one_body_and_equal_bodies_are_for_two_keys(sending: tuple[Path, Crowd, str]) -> None:
     folder, clients, token = sending
     before, body = blocks(folder, "cities"), b'{"city": "Sion", "population": 7}\n'
@@ -173,11 +191,18 @@ def test_a_body_of_unknown_length_is_bounded(
     assert not left(folder)
 
 
-def opened(node: RunningNode, token: str, *more: str) -> socket.socket:
+def test_the_answer_to_a_body_that_is_not_read_arrives(refusing: tuple[Path, RunningNode, str]) -> None:
+    folder, node, token = refusing
+    assert post(node.url, "cities", token, b" " * (UPLOADS.body_bytes + 1)).status == 413
+    assert post(node.url, "cities", "ka_other", b" " * (UPLOADS.body_bytes + 1)).status == 401
+    assert not left(folder)
+
+
+def opened(node: RunningNode | Node, token: str, *more: str, length: int = 100_000) -> socket.socket:
     where = urlsplit(node.url)
     to = socket.create_connection((where.hostname, where.port), timeout=60)
     fields = ["POST /cities/ingest HTTP/1.1", f"Host: {where.netloc}", f"Authorization: Bearer {token}"]
-    fields += ["Content-Type: application/x-ndjson", "Content-Length: 100000", *more]
+    fields += ["Content-Type: application/x-ndjson", f"Content-Length: {length}", *more]
     to.sendall("\r\n".join([*fields, "", ""]).encode())
     return to
 
