@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -245,10 +245,11 @@ class BlockDrawing:
     Lanes go from left to right; each waits for the block that its line leads down to.
     """
 
-    def __init__(self, dataset: DatasetFiles) -> None:
+    def __init__(self, dataset: DatasetFiles, shows: Callable[[str], bool] = bool) -> None:
+        """Of the branches those that it `shows`."""
         self._chain = dataset.chain
         self._references: dict[Multihash, list[str]] = {}
-        for name in (HEAD, *branch_names(dataset)):
+        for name in (HEAD, *filter(shows, branch_names(dataset))):
             block = DatasetState.read(dataset.on(name).chain).head
             self._references.setdefault(block, []).append(name)
         self._waiting: list[tuple[int, int, int, Multihash]] = []

@@ -31,6 +31,8 @@ class About:
     offers: tuple[Offer, ...]
     limits: dict[str, int | float]
     """Of one question in SQL: time [s], rows [count], bytes of the answer, memory [bytes]."""
+    operator: bool
+    """True if the pages of the operator are shown, too."""
 
 
 def about(visit: Visit) -> About:
@@ -48,7 +50,8 @@ def about(visit: Visit) -> About:
         "bytes": ASKED.answer_bytes,
         "memory": ASKED.memory,
     }
-    return About(known["version"], known["spec"], _did(visit) if known["sql"] else None, offers, limits)
+    return About(known["version"], known["spec"], _did(visit) if known["sql"] else None, offers, limits,
+        asked.secret is not None)  # fmt: skip
 
 
 def _did(visit: Visit) -> str | None:

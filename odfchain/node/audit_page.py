@@ -17,10 +17,9 @@ from odfchain.errors import OdfchainError
 from odfchain.node.dataset_head import DatasetHead, head_of, render_below, shown_origin
 from odfchain.node.overview import download
 from odfchain.node.pages import DATASET, Page
-from odfchain.node.trust import Verdict
+from odfchain.node.trust import NEVER, Verdict
 from odfchain.node.visit import Visit, not_found
 from odfchain.odf.tree import record_of
-from odfchain.workspace.dataset_files import DatasetFiles
 
 _MOST = 200
 """Attestations and proofs on the page [count]."""
@@ -41,44 +40,28 @@ class Audit:
 
 
 def audit(visit: Visit) -> Audit:
-    """The last report of these blocks, attestations, evidence."""
-    files = visit.files
-    head, report = head_of(visit, files), None
-    attestations: list[ListedAttestation] = []
-    evidence: list[KeptEvidence] = []
-    with suppress(OdfchainError):  # of a damaged chain as much as can be read
-        report = _report(visit, files, head)
-        evidence = visit.node.workspace.evidence.list(files.id)
+    """The last report of these blocks, attestations, evidence; of a damaged chain as much as can be read."""
+    files, top, report = visit.files, None, None
+    head, attestations, evidence = head_of(visit, files), list[ListedAttestation](), list[KeptEvidence]()
+    with suppress(OdfchainError):
+        report = kept_report(files, visit.node.problem)
+        top, evidence = files.chain.head(), visit.node.workspace.evidence.list(files.id)
         attestations = visit.dataset.attestations()
+    line = Verdict.of(
+        head.name, report, head.blocks - 1, lambda number: files.chain.hash_at(number, top) if top else None
+    )
+    if head.head is not None and line.word == NEVER:
+        report = None  # of another history
+    if report is not None:
+        report = json.loads(visit.node.public(json.dumps(report, ensure_ascii=False)))
     return Audit(
         head,
-        _verdict(files, head, report),
+        line.text if head.head or not report else str(report["verdict"]),
         report,
         tuple(_attestation(visit, each) for each in attestations[-_MOST:]),
         tuple(_evidence(visit, each) for each in evidence[-_MOST:]),
         f"odfchain verify {head.name}",
     )
-
-
-def _report(visit: Visit, files: DatasetFiles, head: DatasetHead) -> dict[str, Any] | None:
-    found = kept_report(files, visit.node.problem)
-    if found is None:
-        return None
-    if head.head is not None and _line(files, head, found).word == "never verified here":
-        return None  # of another history
-    public: dict[str, Any] = json.loads(visit.node.public(json.dumps(found, ensure_ascii=False)))
-    return public
-
-
-def _line(files: DatasetFiles, head: DatasetHead, report: dict[str, Any] | None) -> Verdict:
-    top = files.chain.head()
-    return Verdict.of(
-        head.name, report, head.blocks - 1, lambda number: files.chain.hash_at(number, top) if top else None
-    )
-
-
-def _verdict(files: DatasetFiles, head: DatasetHead, report: dict[str, Any] | None) -> str:
-    return str(report["verdict"]) if report and head.head is None else _line(files, head, report).text
 
 
 def _attestation(visit: Visit, listed: ListedAttestation) -> Mapping[str, Any]:
@@ -102,7 +85,7 @@ def _evidence(visit: Visit, kept: KeptEvidence) -> Mapping[str, Any]:
 
 
 def _page(visit: Visit, view: Audit) -> str:
-    render = render_below(visit, view.dataset, "Audit", "audit", view=view, on_command_line=view.command)
+    render = render_below(visit, view, "Audit", "audit")
     return render_page([view.report], render=render) if view.report else render("", "")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +20,12 @@ from odfchain.text import human_age, human_size, one_line
 from odfchain.workspace.config import read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.points import branch_names
 
 TABS = (("Overview", ""), ("Data", "-/data"), ("Schema", "-/schema"), ("History", "-/history"),
         ("Lineage", "-/lineage"), ("Audit", "-/audit"))  # fmt: skip
 """The pages of every dataset: a word, and the address below the dataset's."""
+_DESCRIPTIONS = ("manifests", "profiles", "info/profiles")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ def head_of(visit: Visit, files: DatasetFiles) -> DatasetHead:
     """The top of this dataset's pages, whatever is wrong with it."""
     name, folder = str(files.alias), files.folder.name
     tabs = tuple((word, f"{name}/{path}") for word, path in TABS)
+    tabs += tuple((word, f"{name}/-/{word.lower()}") for word in _more(visit, files))
     if visit.node.queries is not None:
         query = f'select * from "{name}" limit 100'  # noqa: S608 - shown, and no name has a quote
         tabs += (("SQL", f"-/sql?q={escape(query)}"),)
@@ -72,6 +77,21 @@ def head_of(visit: Visit, files: DatasetFiles) -> DatasetHead:
     except errors.OdfchainError as error:
         reason = visit.node.public(one_line(str(error), 400))
         return DatasetHead(name, folder, tabs=tabs, alarm=f"This dataset is damaged: {reason}")
+
+
+def _more(visit: Visit, files: DatasetFiles) -> Iterator[str]:
+    # pages that not every dataset has
+    if any(map(visit.node.shows_branch, branch_names(files))):
+        yield "Branches"
+    manifests, *profiles = (any((files.folder / each).glob("f*")) for each in _DESCRIPTIONS)
+    if any(profiles) or visit.node.queries is not None:
+        yield "Profile"
+    if manifests:
+        yield "Manifests"
+    with suppress(errors.OdfchainError):
+        schema = DatasetState.read(files.chain).schema
+        if schema is not None and {"item_id", "asset_key", "store_type"} <= {c.name for c in schema.fields}:
+            yield "Assets"
 
 
 def shown_origin(url: str) -> str:
@@ -126,7 +146,8 @@ def _trust(
     return tuple((line.icon, named.get(line.word, "") + line.text, line.command or "") for line in lines)
 
 
-def render_below(visit: Visit, head: DatasetHead, tab: str, template: str, **values: Any) -> Render:
+def render_below(visit: Visit, view: Any, tab: str, template: str) -> Render:
     """Makes a page below the head of a dataset, by a template of the node that extends one of `-o html`."""
-    made = within(root=visit.root, site=visit.node.about, dataset=head, tab=tab, **values)
+    frame = {"dataset": view.dataset, "tab": tab, "view": view, "on_command_line": view.command}
+    made = within(root=visit.root, site=visit.node.about, **frame)
     return lambda _room, _template, **more: made("node/templates", f"{template}.html.j2", **more)

@@ -55,8 +55,9 @@ def _public(visit: Visit, node: Node) -> Node:
 def _page(visit: Visit, view: Lineage) -> str:
     nodes = view.graph.nodes
     links = {key: f"{visit.root}{node.alias}/" for key, node in nodes.items() if node.blocks and node.alias}
-    render = render_below(visit, view.dataset, "Lineage", "lineage", view=view, on_command_line=view.command)
-    return GraphDrawing(view.graph).to_html(links=links, render=render)
+    return GraphDrawing(view.graph).to_html(
+        links=links, render=render_below(visit, view, "Lineage", "lineage")
+    )
 
 
 def _dot(_: Visit, view: Lineage) -> Response:

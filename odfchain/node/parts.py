@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from odfchain.api.workspace import Workspace
 from odfchain.node.catalog import Catalog
 from odfchain.node.heads import Heads
+from odfchain.storage.local import HEAD
 from odfchain.transfer.access_tokens import Reader, TokenFile
 from odfchain.transfer.server_app import Published
 from odfchain.versions import SPEC_VERSION, __version__
@@ -61,7 +62,11 @@ class NodeParts:
     def shows_branch(self, name: str) -> bool:
         """True if a branch is for everybody who sees its dataset; a node of one user shows him all."""
         shown = self.options.branches or False
-        return self.options.secret is not None or (shown if isinstance(shown, bool) else name in shown)
+        return (
+            name == HEAD
+            or self.options.secret is not None
+            or (shown if isinstance(shown, bool) else name in shown)
+        )
 
     def public(self, text: str) -> str:
         """A message without the paths of this machine."""

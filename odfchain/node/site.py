@@ -9,10 +9,13 @@ from starlette.routing import BaseRoute, Route
 from odfchain.node import (
     about,
     audit_page,
+    branch_pages,
     dataset_list,
+    description_pages,
     history_pages,
     lineage_pages,
     openapi,
+    operator_pages,
     overview,
     records,
     rest,
@@ -35,6 +38,9 @@ _PAGES = (
     *records.PAGES,
     *lineage_pages.PAGES,
     *audit_page.PAGES,
+    *branch_pages.PAGES,
+    *description_pages.PAGES,
+    *operator_pages.PAGES,
 )
 PAGES = (*_PAGES, openapi.page_of(OPERATIONS, _PAGES))
 

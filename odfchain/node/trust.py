@@ -13,6 +13,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.profiles.pages import moment
 from odfchain.text import counted, one_line
 
+NEVER = "never verified here"
+
 
 @dataclass(frozen=True, slots=True)
 class TrustLine:
@@ -62,7 +64,7 @@ class Verdict(TrustLine):
         """The line for a kept report; one of a history that is not this chain's any more does not count."""
         verify, number = f"odfchain verify {name}", -1 if report is None else int(report["sequenceNumber"])
         if report is None or number > newest or str(block_at(number)) != report["head"]:
-            return cls("never verified here", "never verified here", "unchecked", verify)
+            return cls(NEVER, NEVER, "unchecked", verify)
         text = f"verified here up to block {number:,}, {moment(str(report['time']))}: "
         faults = {check["number"]: check["faults"] for check in report["checks"] if check["faults"]}
         if report["verdict"] == FAULTY:

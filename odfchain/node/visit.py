@@ -10,6 +10,7 @@ import asyncio
 import difflib
 import json
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -54,6 +55,8 @@ _STATUS: tuple[tuple[type[errors.OdfchainError], int], ...] = (
 """The status of an error that the client can do something about; all others are the node's."""
 _NEAR = 3
 _RETRY_SECONDS = 5
+_WORK_SECONDS = 20.0
+_WORKING = futures.ThreadPoolExecutor(2, thread_name_prefix="odfchain-working")
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a fault
@@ -127,9 +130,14 @@ class Visit:
 
     def at(self, name: str = "at") -> Readable:
         """The dataset at the point that a query parameter names, at its head where there is none."""
+        from odfchain.workspace.points import OnBranch, parse_point
+
         dataset, text = self.dataset, self.asked(name)
         try:
-            return dataset if text is None else dataset.at(text)
+            point = None if text is None else parse_point(text)
+            if isinstance(point, OnBranch) and not self.node.shows_branch(point.branch):
+                raise not_found(f"{dataset.alias} has no branch {one_line(point.branch, 80)!r}")
+            return dataset if point is None or text is None else dataset.at(text)
         except errors.OdfchainError as error:
             raise not_found(self.node.public(str(error)), hint=error.hint) from None
 
@@ -214,6 +222,19 @@ def visit_of(node: NodeParts, request: Request, *, heavy: bool = False) -> Visit
     if reader is None:
         raise Refused(401, UNKNOWN, www_authenticate="Bearer")
     return Visit(node, request, reader, root, request.state.number)
+
+
+def in_time(visit: Visit, work: Callable[[], T], command: str) -> T:
+    """What work makes that few at a time may do, for a while; `command` does the same without limits."""
+    asked = _WORKING.submit(work)
+    try:
+        return asked.result(_WORK_SECONDS)
+    except futures.TimeoutError:
+        asked.cancel()
+        text = f"this takes longer than {_WORK_SECONDS:.0f} s; the command line has no limit"
+        raise Refused(503, text, hint=command) from None
+    except errors.OdfchainError as error:
+        raise Refused(409, visit.node.public(str(error)), hint=command) from None
 
 
 def is_foreign(request: Request) -> bool:
