@@ -19,12 +19,10 @@ from odfchain.odf.times import Timestamp
 from odfchain.text import json_object, one_line
 from odfchain.workspace.dataset_state import DatasetState
 
-FIELD = "Idempotency-Key"
-"""The member of a source state that has the keys, beside the streams; and the field of HTTP."""
-KEPT_SECONDS = 86_400
-"""How long a key is remembered [s]…"""
-MOST = 4_000
-"""…and how many blocks are looked through for it [count]."""
+# The member of a source state that has the keys, beside the streams.
+_MEMBER = "Idempotency-Key"
+# How long a key is remembered [s], and how many blocks are looked through for it [count].
+_SECONDS, _MOST = 86_400, 4_000
 # Sources whose keys are in memory [count].
 _SOURCES = 64
 
@@ -43,7 +41,7 @@ class RequestKey:
 
     def after(self, state: DatasetState, source: str) -> ev.SourceState:
         """The source state that is recorded with its rows."""
-        value = {**streams_of(state, source), FIELD: {self.text: self.sha256}}
+        value = {**streams_of(state, source), _MEMBER: {self.text: self.sha256}}
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         return ev.SourceState(source_name=source, kind=BATCH, value=text)
 
@@ -67,24 +65,24 @@ def sent_before(
 
 
 def _recorded(state: DatasetState, source: str) -> _Known:
-    where, since = (str(state.seed.dataset_id), source), Timestamp.now().epoch_ns - KEPT_SECONDS * 10**9
+    where, since = (str(state.seed.dataset_id), source), Timestamp.now().epoch_ns - _SECONDS * 10**9
     at, before = _known.get(where, (None, _Known()))
     newest, found = None, _Known()
     for number, block in enumerate(state.chain.nearest_all("AddData", head=state.head)):
         newest = newest or block.hash
-        if block.hash == at or number >= MOST or block.block.system_time.epoch_ns < since:
+        if block.hash == at or number >= _MOST or block.block.system_time.epoch_ns < since:
             before = before if block.hash == at else {}
             break
         event = block.block.event
         given = event.new_source_state if isinstance(event, ev.AddData) else None
         if given is not None and (given.source_name, given.kind) == (source, BATCH):
-            keys = json_object(given.value).get(FIELD)
+            keys = json_object(given.value).get(_MEMBER)
             for text, sha256 in keys.items() if isinstance(keys, dict) else ():
                 found[text] = (str(sha256), block.hash)
     else:
         before = {}
     # the newest are at the end
-    found = dict([*before.items(), *reversed(found.items())][-MOST:])
+    found = dict([*before.items(), *reversed(found.items())][-_MOST:])
     if newest is not None:
         _known[where] = newest, found
         while len(_known) > _SOURCES:

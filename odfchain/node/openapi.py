@@ -131,6 +131,12 @@ def _operation(each: Operation) -> dict[str, Any]:
         for parameter in each.parameters
         for name in filter(None, (parameter.name, parameter.also))
     ]  # fmt: skip
+    found["parameters"] += [
+        {"name": one.name, "in": "header", "description": one.summary, "schema": _field(one)}
+        for one in each.fields
+    ]
+    if each.takes:
+        found["requestBody"] = {"required": True, "content": {kind: {} for kind in each.takes}}
     if each.body is not None:
         members = {parameter.name: _field(parameter) for parameter in each.body}
         shape: dict[str, Any] = {"type": "object"}
