@@ -28,7 +28,7 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 
 FEW = 500
 """Datasets whose files are looked at for each list [count]."""
-_SECONDS = 5.0
+_SECONDS, _SETTLED_NS = 5.0, 2_000_000_000
 _FILES = ("info/alias", "refs/head", "refs/head.jws", "data", "info/partial", f"info/{VERIFIED}")
 
 
@@ -69,6 +69,7 @@ class Catalog:
         self._folder = str(workspace.root / "datasets")
         self._whole = workspace.shared is ONLY_HERE  # slices of a store need not be here
         self._known: dict[str, _Known] = {}
+        self._names: tuple[int, set[str]] = (-1, set())
         self._walking, self._walked, self._ended = threading.Lock(), 0.0, False
 
     def close(self) -> None:
@@ -77,8 +78,7 @@ class Catalog:
 
     def datasets(self) -> list[_Known]:
         """All folders of datasets, in no order; of many some lines may be older than the last seconds."""
-        with fsio.storage_errors(Path(self._folder)), os.scandir(self._folder) as entries:
-            names = {each.name for each in entries if each.is_dir(follow_symlinks=False)}
+        names = self._named()
         for gone in self._known.keys() - names:
             self._known.pop(gone, None)
         if len(names) <= FEW:
@@ -88,6 +88,18 @@ class Catalog:
         if time.monotonic() > self._walked + _SECONDS and self._walking.acquire(blocking=False):
             threading.Thread(target=self._walk, args=(names,), daemon=True).start()
         return [known for name in names if (known := self._known.get(name)) is not None]
+
+    def _named(self) -> set[str]:
+        with fsio.storage_errors(folder := Path(self._folder)):
+            changed = folder.stat().st_mtime_ns
+            if changed == self._names[0]:
+                return self._names[1]
+            with os.scandir(folder) as entries:
+                names = {each.name for each in entries if each.is_dir(follow_symlinks=False)}
+        # a folder that has just changed may change again without a newer time
+        if time.time_ns() - changed > _SETTLED_NS:
+            self._names = changed, names
+        return names
 
     def line(self, name: str) -> _Known:
         """A dataset as it is now, by the name of its folder."""
