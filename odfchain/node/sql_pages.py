@@ -106,7 +106,9 @@ def sql(visit: Visit) -> SqlPage | Response:
         excerpt = error.excerpt if isinstance(error, errors.QueryError) else ()
         status = 400 if found.status == 404 else found.status  # the page is there
         return SqlPage(**facts, error=found.message, hint=found.hint, excerpt=excerpt, status=status)
-    formats = tuple((each, _with(f"{address}.{each}", **asked)) for each in (*_FORMATS, "json"))
+    words = {each: each.capitalize() if each in ("arrow", "parquet") else each.upper() for each in _FORMATS}
+    forms = (words | {"json": "JSON"}).items()
+    formats = tuple((word, _with(f"{address}.{form}", **asked)) for form, word in forms)
     return SqlPage(**facts, answer=answer, formats=formats if len(text) <= IN_ADDRESS else ())
 
 

@@ -47,17 +47,20 @@ _WIDER = """() => {
   }
   return bad.slice(0, 5);
 }"""
-_FOCUS = """() => {
+_FOCUS = """async () => {
   const e = document.activeElement;
   if (!e || e === document.body) return null;
-  const box = e.getBoundingClientRect(), style = getComputedStyle(e);
-  const ring = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0 || style.boxShadow !== "none";
   const label = e.labels && e.labels.length ? e.labels[0].textContent : "";
-  const text = e.getAttribute("aria-label") || label || e.textContent || e.value || "";
-  return {
-    text: text.trim().replace(/\\s+/g, " "), tag: e.tagName,
-    seen: ring && box.width > 0 && box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth,
-  };
+  const text = (e.getAttribute("aria-label") || label || e.textContent || e.value || "").trim();
+  for (let frame = 0; frame < 60; frame++) {  // it is scrolled there
+    const box = e.getBoundingClientRect(), style = getComputedStyle(e);
+    const ring = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0 || style.boxShadow !== "none";
+    const near = box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
+    const inside = box.top > -1 && box.bottom < innerHeight + 1 || box.height > innerHeight / 2;
+    if (ring && box.width > 0 && near && inside) return {text, tag: e.tagName, seen: true};
+    await new Promise(requestAnimationFrame);
+  }
+  return {text, tag: e.tagName, seen: false};
 }"""
 
 
@@ -92,6 +95,8 @@ class Visitor:
     """What the console says, and requests to anywhere else."""
     answers: list[Response] = field(default_factory=list)
     """Of the page that is shown now, and of what it asked for."""
+    saved: str = ""
+    """The newest file that was downloaded."""
 
     def __post_init__(self) -> None:
         self.page.on("console", lambda said: self.noise.append(f"console: {said.text}"))
@@ -189,7 +194,7 @@ class Visitor:
         found.press("Space") if keyboard else found.check()
 
     def _write(self, said: Sequence[str], keyboard: bool) -> None:
-        label, text = said
+        label, text = said[0], self.saved if said[1] == "{saved}" else said[1]
         found = self._reach("textbox", label, keyboard)
         if keyboard:
             self.page.keyboard.press("Control+a")
@@ -202,8 +207,8 @@ class Visitor:
         found = self._reach(role, name, keyboard)
         with self.page.expect_download() as saving:
             found.press("Enter") if keyboard else found.click()
-        content = Path(saving.value.path()).read_text(encoding="utf-8")
-        assert all(text in content for text in texts), content[:500]
+        self.saved = Path(saving.value.path()).read_text(encoding="utf-8")
+        assert all(text in self.saved for text in texts), self.saved[:500]
 
 
 @contextmanager

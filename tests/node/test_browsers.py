@@ -24,6 +24,7 @@ def case(number: int) -> dict[str, Any]:
 
 
 PATHS: dict[str, list[str]] = case(12)["pages"]
+SHOWN = [page.path for page in PAGES if "GET" in page.methods]
 
 
 @pytest.fixture(scope="module")
@@ -53,21 +54,21 @@ def addresses(folder: Path, *names: str) -> list[str]:
         for name in names:
             chain = workspace[name]._files.chain
             known = {"ds": name, "head": chain.head(), "seed": chain.hash_at(0, chain.head())}
-            for page in PAGES:
-                found |= dict.fromkeys(address.format(**known) for address in PATHS[page.path])
+            for path in SHOWN:
+                found |= dict.fromkeys(address.format(**known) for address in PATHS[path])
     return list(found)
 
 
-def look_around(person: Visitor, pages: list[str], missing: list[str]) -> None:
-    """Every page is there, quiet and light; what is missing says so."""
+def look_around(person: Visitor, pages: list[str], refused: dict[str, int]) -> None:
+    """Every page is there, quiet and light; what is refused says so."""
     for path in pages:
         person.go(path)
         person.check_quiet()
         requests, size = person.weight()
         assert requests <= case(58)["requests"], path
         assert size <= case(58)["bytes"], f"{path}: {size:,} bytes"
-    for path in missing:
-        person.go(path, 404)
+    for path, status in refused.items():
+        person.go(path, status)
 
 
 def heard(person: Visitor, pages: list[str], colours: list[str], widths: list[int], *rules: str) -> list[str]:
@@ -84,16 +85,16 @@ def heard(person: Visitor, pages: list[str], colours: list[str], widths: list[in
 
 
 def test_every_page_is_listed() -> None:
-    assert {page.path for page in PAGES} <= PATHS.keys()
+    assert set(SHOWN) <= PATHS.keys()
 
 
 def test_case_12_and_58_pages_are_quiet_and_light(person: Visitor, troubled: Path) -> None:
-    look_around(person, addresses(troubled, *case(12)["datasets"]), case(12)["missing"])
+    look_around(person, addresses(troubled, *case(12)["datasets"]), case(12)["refused"])
 
 
 @pytest.mark.soak
 def test_case_12_and_58_all_pages_of_all_datasets(person: Visitor, troubled: Path) -> None:
-    look_around(person, addresses(troubled, *NAMES), [])
+    look_around(person, addresses(troubled, *NAMES), {})
 
 
 def test_case_15_a_page_that_frames_the_node_shows_nothing_of_it(person: Visitor, site: str) -> None:
@@ -119,6 +120,16 @@ def test_case_34_and_57_on_all_pages_of_all_datasets(person: Visitor, troubled: 
     assert len(found) == case(57)["violations"] == asked["violations"], "\n".join(found)
 
 
+def test_case_35_the_way_by_keyboard(person: Visitor) -> None:
+    person.walk(case(35)["steps"], keyboard=True)
+    person.check_quiet()
+
+
+def test_case_36_without_javascript(chromium: Browser, site: str) -> None:
+    with visitor(chromium, site, java_script_enabled=False) as person:
+        person.walk(case(56)["steps"])
+
+
 def test_case_39_trouble_on_a_narrow_screen(
     chromium: Browser, site: str, troubled: Path, tmp_path: Path
 ) -> None:
@@ -134,3 +145,15 @@ def test_case_39_trouble_on_a_narrow_screen(
     assert not wider
     assert not unsaid
     assert len(list(tmp_path.glob("*.png"))) > len(asked["words"])
+
+
+def test_case_56_the_way_through_all_pages(person: Visitor) -> None:
+    person.walk(case(56)["steps"])
+    person.check_quiet()
+
+
+@pytest.mark.soak
+def test_case_56_in_firefox(site: str) -> None:
+    with browser("firefox") as firefox, visitor(firefox, site) as person:
+        person.walk(case(56)["steps"])
+        person.check_quiet()
