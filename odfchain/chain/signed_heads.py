@@ -19,14 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from odfchain.chain.statements import (
-    Did,
-    Problem,
-    SignedHead,
-    read_bounded,
-    read_branch,
-    read_head,
-)
+from odfchain.chain.statements import Did, Problem, SignedHead, read_bounded, read_branch, read_head
 from odfchain.errors import SignatureError
 from odfchain.limits import ATTEST
 from odfchain.odf.identity import DatasetId, DatasetKey, Multihash

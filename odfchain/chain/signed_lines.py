@@ -117,10 +117,7 @@ class LineFile(Generic[T]):
         return SignedLine(number, text, statement)
 
     def valid(
-        self,
-        content: bytes | None,
-        dataset_id: DatasetId,
-        accept: Callable[[T], bool] = lambda _: True,
+        self, content: bytes | None, dataset_id: DatasetId, accept: Callable[[T], bool] = lambda _: True
     ) -> list[SignedLine[T]]:
         """The valid lines of a file that are wanted."""
         lines = self.lines_of(content, dataset_id)

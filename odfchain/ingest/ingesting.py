@@ -284,8 +284,7 @@ def _push_source(dataset: DatasetFiles, state: DatasetState, name: str | None) -
         return sources[name]
     if len(sources) > 1:
         raise UsageError(
-            f"{dataset.alias} has several push sources: {', '.join(sources)}",
-            hint="choose one with --source",
+            f"{dataset.alias} has several push sources: {', '.join(sources)}", hint="choose one with --source"
         )
     if not sources and state.polling_source is not None:
         raise IngestError(
@@ -710,10 +709,7 @@ def _after_time(state: WriterState, latest_ms: int | None, options: WriteOptions
 
 
 def fitted(
-    session: Callable[[], SparkSession],
-    state: WriterState,
-    source: InputFrame | None,
-    options: WriteOptions,
+    session: Callable[[], SparkSession], state: WriterState, source: InputFrame | None, options: WriteOptions
 ) -> InputMerge | None:
     """The merge of an input whose columns fit; None where only watermark and source state can change.
 

@@ -324,12 +324,7 @@ def task_bytes(session: SparkSession) -> int:
 
 
 def run_in_task(
-    session: SparkSession,
-    frame: DataFrame | None,
-    task: MergeTask,
-    *,
-    short: bool = False,
-    file: str,
+    session: SparkSession, frame: DataFrame | None, task: MergeTask, *, short: bool = False, file: str
 ) -> list[Outcome]:
     """What comes of the inputs of a task that a worker of the session runs; of the first one at least.
 

@@ -252,9 +252,7 @@ class DatasetKey:
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
 
         return self._private.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
 
     @property

@@ -65,10 +65,7 @@ _INSTEAD = {
 }
 
 # Steps that 0.34.1 does not have and nothing here polls, and the version that brought them.
-_NEWER = {
-    src.FetchStepMqtt: "0.35",
-    src.FetchStepEthereumLogs: "0.36",
-}
+_NEWER = {src.FetchStepMqtt: "0.35", src.FetchStepEthereumLogs: "0.36"}
 
 # Members of what is left out that are named, and characters of each.
 _SHOWN, _LONGEST = 8, 100

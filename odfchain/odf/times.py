@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from odfchain.errors import InvalidIdError, SchemaError
 
 _RFC3339 = re.compile(
-    r"(\d{4})-(\d{2})-(\d{2})[Tt ](\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d{2}:\d{2})",
-    re.ASCII,
+    r"(\d{4})-(\d{2})-(\d{2})[Tt ](\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
 )
 _EPOCH_ORDINAL = 719_163  # date(1970, 1, 1).toordinal()
 _DAY_NS = 86_400_000_000_000
@@ -248,13 +247,7 @@ RFC3339 = "rfc3339"
 _MAX = 200
 _LITERAL = re.compile(r"[A-Za-z\[\]{}#']+")
 _STRFTIME = re.compile(r"%(-?)(:?[A-Za-z%]|\.?[369]?f)|([^%]+)|(%.?)", re.DOTALL)
-_COMPOUND = {
-    "F": "%Y-%m-%d",
-    "T": "%H:%M:%S",
-    "R": "%H:%M",
-    "D": "%m/%d/%y",
-    "r": "%I:%M:%S %p",
-}
+_COMPOUND = {"F": "%Y-%m-%d", "T": "%H:%M:%S", "R": "%H:%M", "D": "%m/%d/%y", "r": "%I:%M:%S %p"}
 # the letter for digits of any number, and how many there are where digits follow
 _NUMBERS = {
     "m": ("M", 2), "d": ("d", 2), "H": ("H", 2), "I": ("h", 2), "M": ("m", 2), "S": ("s", 2), "j": ("D", 3),

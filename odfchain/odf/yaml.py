@@ -61,11 +61,7 @@ def read_documents(
         problem = f"not valid YAML: {error.problem or error}"
         if "nesting depth" in problem:  # newer libraries read ahead, and stop before the bound here is met
             problem = f"nested deeper than {limits.manifest_depth}"
-        raise ManifestError(
-            problem,
-            line=mark.line + 1 if mark else None,
-            source=source,
-        ) from None
+        raise ManifestError(problem, line=mark.line + 1 if mark else None, source=source) from None
     except yaml.reader.ReaderError as error:
         documents = _read_json(text)
         if documents is not None:

@@ -267,10 +267,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def hash_parquet(
-    path: Path,
-    *,
-    null_rule: NullRule = "correct",
-    schema: pa.Schema | None = None,
+    path: Path, *, null_rule: NullRule = "correct", schema: pa.Schema | None = None
 ) -> tuple[Multihash, int]:
     """(logical hash, number of records) of a Parquet file of anybody; in a `schema`, if one is given."""
     with open_parquet(path) as file:

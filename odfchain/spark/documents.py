@@ -23,13 +23,7 @@ from odfchain.errors import BadInputError, OdfchainError
 from odfchain.lazy import F, pa
 from odfchain.odf import schema as ds
 from odfchain.spark import json_values
-from odfchain.spark.executor_files import (
-    RANGES_OF_A_TASK,
-    InputFile,
-    TextRanges,
-    numbered_frame,
-    text_ranges,
-)
+from odfchain.spark.executor_files import RANGES_OF_A_TASK, InputFile, TextRanges, numbered_frame, text_ranges
 from odfchain.spark.input_frames import InputFrame, TextRows
 from odfchain.spark.jobs import explain, run_job
 from odfchain.spark.json_pieces import Form, PieceReader, SplitDocument, TypedColumn, line_pieces

@@ -125,10 +125,7 @@ def _launch_command(java: Path, conf: dict[str, str], folder: Path) -> tuple[lis
     home = os.environ.get("SPARK_HOME") or str(pyspark_folder())
     env = dict(os.environ)
     env.update(
-        SPARK_HOME=home,
-        SPARK_SCALA_VERSION="2.13",
-        JAVA_HOME=str(java.parent.parent),
-        SPARK_CONNECT_MODE="0",
+        SPARK_HOME=home, SPARK_SCALA_VERSION="2.13", JAVA_HOME=str(java.parent.parent), SPARK_CONNECT_MODE="0"
     )
     settings = folder / "spark.properties"
     text = "".join(f"{_property(key)}={_property(value)}\n" for key, value in conf.items())

@@ -60,10 +60,7 @@ _BREAKS_AS_TABS = bytes.maketrans(b"\r\n", b"\t\t")
 _PRECISE = Context(prec=38)
 _EXPONENT = re.compile(rb"[0-9][eE]")
 # Matches numbers that may be zero only as a float of so many bits, or a zero that loses its sign.
-_TINY = {
-    32: re.compile(rb"-0(?![.0-9])|[eE]-[0-9]{2}"),
-    64: re.compile(rb"-0(?![.0-9])|[eE]-[0-9]{3}"),
-}
+_TINY = {32: re.compile(rb"-0(?![.0-9])|[eE]-[0-9]{2}"), 64: re.compile(rb"-0(?![.0-9])|[eE]-[0-9]{3}")}
 
 
 # A number with 40 digits in a row may have to be spelled in another way, or have too many of them: runs of

@@ -312,10 +312,7 @@ def map_in_arrow(frame: DataFrame, function: Callable[..., Any], schema: StructT
 FEW_ROWS = 50_000
 """So many rows, old and new, take longer to compile for than to interpret."""
 
-INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Settings under which plans are not compiled."""
 
 ONE_TASK = {

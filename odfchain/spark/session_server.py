@@ -236,11 +236,7 @@ class SessionServer:
             return {}
         caller.pid = pid
         self._attached += 1
-        return {
-            "port": self._gateway.port,
-            "secret": self._gateway.secret,
-            "scratch": self._order["scratch"],
-        }
+        return {"port": self._gateway.port, "secret": self._gateway.secret, "scratch": self._order["scratch"]}
 
     def _status(self) -> dict[str, Any]:
         return {

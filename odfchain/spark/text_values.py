@@ -188,10 +188,7 @@ def read_texts(texts: pa.Array, data_type: ds.DataType, rules: TextRules) -> Val
 
 
 def _one_by_one(
-    given: pa.Array,
-    value_of: Callable[[Any], Any],
-    kind: pa.DataType,
-    finer: NDArray[np.int32] | None = None,
+    given: pa.Array, value_of: Callable[[Any], Any], kind: pa.DataType, finer: NDArray[np.int32] | None = None
 ) -> Values:
     values = pa.array([None if each is None else value_of(each) for each in given.to_pylist()], kind)
     bad = None

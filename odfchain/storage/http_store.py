@@ -102,8 +102,7 @@ class HttpTransport(Transport):
             )
         whose = "kept for this server is not valid any more" if self._kept else "given is not valid"
         return AccessError(
-            f"{what}: the token {whose}",
-            hint=f"ask its operator for a new one, then {self._login}",
+            f"{what}: the token {whose}", hint=f"ask its operator for a new one, then {self._login}"
         )
 
     def _problem(self, response: Response, key: str, where: str) -> Exception | None:

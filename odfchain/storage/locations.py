@@ -589,12 +589,7 @@ _SHOWN = 300
 
 
 def open_store(
-    place: Location,
-    limits: FetchLimits,
-    seconds: float,
-    *,
-    signed: bool = True,
-    through: str | None = None,
+    place: Location, limits: FetchLimits, seconds: float, *, signed: bool = True, through: str | None = None
 ) -> ObjectStore:
     """The bucket, container or web server of a place; `seconds` is the longest time for one request.
 

@@ -129,14 +129,7 @@ class Incoming:
     """
 
     def __init__(
-        self,
-        key: ObjectKey,
-        size: int,
-        target: Path,
-        *,
-        name: str,
-        progress: Progress,
-        resume: bool = True,
+        self, key: ObjectKey, size: int, target: Path, *, name: str, progress: Progress, resume: bool = True
     ) -> None:
         # Bytes in the file.
         self.received = 0

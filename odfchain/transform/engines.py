@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from odfchain.errors import TransformError
 from odfchain.odf.sources import Transform
-from odfchain.odf.transform_options import (
-    OWN_ENGINE,
-    is_own,
-    lateness_option,
-    named_version,
-    split_version,
-)
+from odfchain.odf.transform_options import OWN_ENGINE, is_own, lateness_option, named_version, split_version
 from odfchain.text import one_line
 
 if TYPE_CHECKING:

@@ -281,10 +281,7 @@ def plan_next(
 
 
 def _step(
-    state: DatasetState,
-    transform: ev.SetTransform,
-    inputs: Iterable[PlannedInput],
-    prev_offset: int | None,
+    state: DatasetState, transform: ev.SetTransform, inputs: Iterable[PlannedInput], prev_offset: int | None
 ) -> PlannedStep:
     # the step that follows on a state
     last, rebuild = state.last_execution, state.awaits_rebuild
@@ -353,11 +350,7 @@ def _event(
 
 
 def _planned(
-    dataset: DatasetFiles,
-    item: DatasetFiles,
-    alias: str,
-    event: ev.ExecuteTransformInput,
-    backlog: Backlog,
+    dataset: DatasetFiles, item: DatasetFiles, alias: str, event: ev.ExecuteTransformInput, backlog: Backlog
 ) -> PlannedInput | None:
     # None while the input has no schema
     at_end = DatasetState.read(item.chain, backlog.last)

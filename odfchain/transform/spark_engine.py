@@ -219,11 +219,7 @@ class SparkTransformEngine:
             run_job(session, lambda: Queries(session, plain).check(tables))
 
     def _query(
-        self,
-        session: SparkSession,
-        request: TransformRequest,
-        inputs: list[StepInput],
-        progress: Progress,
+        self, session: SparkSession, request: TransformRequest, inputs: list[StepInput], progress: Progress
     ) -> Query:
         # planned once for the same text over the same columns
         key = (session, request.transform, tuple(i.identity for i in inputs), request.vocab)
@@ -250,11 +246,7 @@ class SparkTransformEngine:
         return inputs, small, session, query
 
     def _execute(
-        self,
-        request: TransformRequest,
-        schema: ds.DataSchema | None,
-        files: StepFiles,
-        progress: Progress,
+        self, request: TransformRequest, schema: ds.DataSchema | None, files: StepFiles, progress: Progress
     ) -> Executed:
         progress.phase("Planning")
         began = time.monotonic()
