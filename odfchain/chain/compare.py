@@ -1,7 +1,6 @@
-"""How two chains lie to each other, found by reading as few blocks as possible.
+"""How two chains lie to each other, by reading no more of a stored one than the blocks that it lacks.
 
-Because sequence numbers count without gaps, a stored chain says at once whether it has a block of another
-one, of which no more is read than the blocks that it lacks. Source: specification "Dataset Sharing"; RFC-021.
+Sequence numbers count without gaps. Source: specification "Dataset Sharing"; RFC-021.
 """
 
 from __future__ import annotations

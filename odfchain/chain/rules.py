@@ -448,18 +448,16 @@ def _data_event_alone(event: DataEvent) -> None:
         raise _no_change(rule, f"{event.KIND} carries nothing new")
     if event.new_data is None:
         return
-    interval = event.new_data.offset_interval
+    span = event.new_data.offset_interval
     expected = 0 if event.prev_offset is None else event.prev_offset + 1
-    if interval.start != expected:
+    if span.start != expected:
         raise AppendError(
             "OffsetsAreNotSequential",
-            "offset-interval-start",
-            f"new data starts at offset {interval.start}, expected {expected}",
+            "offset-span-start",
+            f"new data starts at offset {span.start}, expected {expected}",
         )
-    if interval.end < interval.start:
-        raise _invalid(
-            "offset-interval-order", f"the offset interval [{interval.start}; {interval.end}] is reversed"
-        )
+    if span.end < span.start:
+        raise _invalid("offset-span-order", f"the offset span [{span.start}; {span.end}] is reversed")
 
 
 def _one_schema(event: ev.AddPushSource | ev.SetPollingSource, rule: str) -> None:

@@ -169,10 +169,7 @@ def _invalid(problem: Problem, message: str) -> _Judged:
 
 
 def read_head_signature(folder: Path, ref: str = HEAD) -> bytes | None:
-    """The content of a dataset folder's `refs/head.jws` for `check_head`, None when there is none.
-
-    Of a branch it is for `check_branch`.
-    """
+    """A folder's `refs/head.jws` for `check_head`, a branch's for `check_branch`; None when there is none."""
     return read_bounded(folder / signature_key(ref), ATTEST.statement_bytes + 1)
 
 
@@ -264,11 +261,9 @@ class HeadSigner:
             self._keys.append(key)
         return self._keys[0] if self._keys else None
 
-    def sign(
-        self, key: DatasetKey, head: Multihash, sequence_number: int, ref: str = HEAD
-    ) -> SignedHead | None:
+    def sign(self, key: DatasetKey, head: Multihash, number: int, ref: str = HEAD) -> SignedHead | None:
         """Durably write the signature of a head; None when another writer has moved the head on by then."""
-        signed = SignedHead(key.dataset_id, head, sequence_number, self.now(), ref)
+        signed = SignedHead(key.dataset_id, head, number, self.now(), ref)
         line = signed.sign(key).encode() + b"\n"
         # Under the lock that heads move under: a slow writer does not replace a newer head's signature.
         with fsio.locked(self.folder / "info" / "lock"):

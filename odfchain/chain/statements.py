@@ -320,10 +320,7 @@ def sign_statement(key: DatasetKey, signer: Did, kind: StatementType, payload: d
 
 
 def read_statement(text: bytes, kind: StatementType, *, verified: bool = True) -> tuple[Did, dict[str, Any]]:
-    """(signer, payload) of the statement that `text` is the one signed form of; the signature is verified.
-
-    Without `verified` only its form is checked, and it must not be trusted.
-    """
+    """(signer, payload) of a statement in its one signed form; not `verified`, it must not be trusted."""
     if len(text) > ATTEST.statement_bytes:
         raise _damaged(f"it is longer than {ATTEST.statement_bytes} bytes")
     match = _COMPACT.fullmatch(text)
@@ -450,10 +447,7 @@ class Attestation(Signed):
 
 
 def read_head(text: bytes, *, verified: bool = True) -> tuple[Did, SignedHead]:
-    """Who signed which head; the signer need not be the dataset's owner (`check_head` asks for that).
-
-    Without `verified` it is only what the text says.
-    """
+    """Who signed which head, owner or not (see `check_head`); not `verified`, only what the text says."""
     signer, payload = read_statement(text, StatementType.HEAD, verified=verified)
     return signer, read_members(SignedHead, payload, ref=HEAD)
 

@@ -337,7 +337,7 @@ def fetch_glob(step: src.FetchStepFilesGlob, context: fetching.FetchContext) -> 
     previous = context.previous_tag
     if not files and previous is None:
         raise SourceNotFoundError(f"{what}: no file matches")
-    order = _Order(step, what, folders=folders, previous=previous)
+    order = _Order(step, what, folders=folders, before=previous)
     last = None if previous is None else order.of_state(previous, files)
     placed = sorted(((order.of_file(file), file) for file in files), key=lambda p: (p[0], p[1].below))
     read = order.names_read(context)
@@ -403,9 +403,7 @@ def _files(pattern: str, fixed: str, what: str) -> list[_File]:
 class _Order:
     """The places of files, and the text that remembers a place."""
 
-    def __init__(
-        self, step: src.FetchStepFilesGlob, what: str, *, folders: bool, previous: str | None
-    ) -> None:
+    def __init__(self, step: src.FetchStepFilesGlob, what: str, *, folders: bool, before: str | None) -> None:
         self._what = what
         self._by_time = step.order is SourceOrdering.BY_EVENT_TIME
         self._source = step.event_time
@@ -417,7 +415,7 @@ class _Order:
                 f"{what}: order ByEventTime needs an event time for each file",
                 hint="say `eventTime: {kind: FromPath, pattern: …}` or `eventTime: {kind: FromMetadata}`",
             )
-        self._by_folder = folders and (previous is None or "/" in previous)
+        self._by_folder = folders and (before is None or "/" in before)
         self._once = step.cache is not None
 
     def _name(self, below: str) -> str:

@@ -412,9 +412,7 @@ _LONGEST_TALK = 1 << 18
 """All replies of one connection together [bytes]; a reply of many lines has no other end."""
 
 _FTP_SIZE = re.compile(r"213 ([0-9]{1,19})\s*")
-_FTP_TIME = re.compile(
-    r"213 ([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})(?:\.([0-9]{1,20}))?\s*"
-)
+_FTP_TIME = re.compile(r"213 ([0-9]{4})" + 5 * r"([0-9]{2})" + r"(?:\.([0-9]{1,20}))?\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,9 +543,7 @@ def parse_mdtm(reply: str) -> Timestamp | None:
     second = 59 if second == 60 else second  # a leap second is legal, and nothing here can hold it
     micros = int((match[7] or "")[:3].ljust(3, "0")) * 1_000
     try:
-        return Timestamp.from_datetime(
-            dt.datetime(year, month, day, hour, minute, second, micros, tzinfo=dt.UTC)
-        )
+        return Timestamp.from_datetime(dt.datetime(year, month, day, hour, minute, second, micros, dt.UTC))
     except (ValueError, OverflowError):
         return None
 
@@ -557,11 +553,7 @@ _FTP_BREAKS = re.compile(r"[\r\n\0]")
 
 
 def fetch_ftp(url: str, context: fetching.FetchContext) -> fetching.FetchResult:
-    """The file behind the URL in a file of the context's folder, or `UP_TO_DATE`.
-
-    The URL's password is a secret, too. The event time is the time of the last modification, where the server
-    tells it.
-    """
+    """The file behind the URL in a file of the context's folder, or `UP_TO_DATE`; its password is secret."""
     place = parse_place(url, name=context.name)
     secrets = context.secrets | {place.password.encode(WIRE).decode("utf-8", "replace")} - {""}
     context = replace(context, secrets=secrets)

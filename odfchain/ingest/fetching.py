@@ -127,10 +127,7 @@ class FetchContext:
                 self._refuse(name, f"{only}, not to {one_line(host)}")
 
     def check_redirect(self, variables: Mapping[str, str], host: str, port: int, target: str) -> None:
-        """Check that a redirect carries no value of these variables to a host that is not permitted.
-
-        They are those that the first request was made of; `target` is the text of the redirect.
-        """
+        """Check that a redirect (text `target`) carries no value of `variables` to a host not permitted."""
         text = target.lower()  # names of hosts are compared, and asked for, in lower case
         for name, hosts in self._bound(variables):
             value = variables[name]
@@ -364,11 +361,7 @@ class Download:
             )
 
     def resume(self, headers: Headers) -> None:
-        """The rest of the body follows.
-
-        Raises:
-            TransientError: it is not the rest of the same body; the next attempt begins anew.
-        """
+        """The rest of the body follows; a TransientError where it is not that of the same body."""
         part = ContentRange.parse(headers.get("content-range"))
         tag = headers.get("etag")
         known = self.headers

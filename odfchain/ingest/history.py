@@ -136,29 +136,26 @@ class WriterState:
         )
 
     def only_relevant(
-        self, recorded: RecordedRows, keys: Callable[[], pa.Table], *, index: bool
+        self, known: RecordedRows, keys: Callable[[], pa.Table], *, index: bool
     ) -> RecordedRows:
-        """The recorded rows without slices that have no key of the input, by footers, or by hashes (`index`).
-
-        `keys` gives the key columns of the input as they are recorded.
-        """
-        assert self.schema is not None  # noqa: S101 - a slice was recorded
+        """The known rows without slices that have none of these `keys`, by footers or an `index`."""
+        assert self.schema is not None  # noqa: S101 - a slice was known
         fields = [f for name in self.merge.primary_key if (f := self.schema.field(name)) is not None]
         if (
-            recorded.folder is None
-            or sum(piece.rows for piece in recorded.slices) < INDEXED_ROWS
+            known.folder is None
+            or sum(piece.rows for piece in known.slices) < INDEXED_ROWS
             or len(fields) != len(self.merge.primary_key)
             or any(isinstance(f.value_type, NESTED) for f in fields)
         ):
-            return recorded
+            return known
         asked = keys()
         text = repr([(f.name, f.value_type) for f in fields])
-        files = KeyFiles(recorded.folder, hashlib.sha3_256(text.encode()).hexdigest()[:16])
+        files = KeyFiles(known.folder, hashlib.sha3_256(text.encode()).hexdigest()[:16])
         wanted = np.unique(np.concatenate([_key_hashes(batch) for batch in asked.to_batches()]))
         condition = with_any_of(quoted(asked.column_names[0]), asked.column(0), asked.schema.field(0).type)
-        committed = [piece for piece in recorded.slices if piece.name is not None]
+        committed = [piece for piece in known.slices if piece.name is not None]
         files.keep_only(committed)
-        kept: set[RecordedSlice] = set(recorded.slices).difference(committed)
+        kept: set[RecordedSlice] = set(known.slices).difference(committed)
         for piece in committed:
             if not piece.may_hold(condition):
                 continue
@@ -169,9 +166,7 @@ class WriterState:
             # a file that is not there, or could not be kept, says nothing, so its slice is read
             if files.holds_any(piece, wanted) is not False:
                 kept.add(piece)
-        return dataclasses.replace(
-            recorded, slices=tuple(piece for piece in recorded.slices if piece in kept)
-        )
+        return dataclasses.replace(known, slices=tuple(piece for piece in known.slices if piece in kept))
 
     @classmethod
     def of(
@@ -274,12 +269,10 @@ def bytes_of(recorded: RecordedRows, schema: ds.DataSchema, names: Sequence[str]
     return int((rows + (recorded.checkpoint.rows if recorded.checkpoint else 0)) * each)
 
 
-def recorded_files(
-    session: SparkSession, recorded: RecordedRows, fields: Iterable[pa.Field]
-) -> RecordedFiles:
+def recorded_files(session: SparkSession, known: RecordedRows, fields: Iterable[pa.Field]) -> RecordedFiles:
     """The same rows as files that a task of the session reads, verified."""
     files = files_of(session)
-    keys = map(str, recorded.paths()) if files is None else recorded.keys(files)
+    keys = map(str, known.paths()) if files is None else known.keys(files)
     return RecordedFiles(tuple(keys), files, tuple(fields))
 
 

@@ -1,7 +1,4 @@
-"""From a file of data to the definition of a dataset: its columns, its name, its strategy, its event time.
-
-Nothing is written here but in the folder for scratch.
-"""
+"""From a file of data to the definition of a dataset; nothing is written but in the folder for scratch."""
 
 from __future__ import annotations
 
@@ -520,19 +517,17 @@ def _on_coordinates(source: RecordSource, path: Path) -> str:
     return f"coordinates are in {said}; they are kept as they are"
 
 
-def _each(
-    path: Path, read: src.ReadStep, scratch: Path, notes: list[str], stream: BinaryIO
-) -> Iterator[Record]:
+def _each(path: Path, read: src.ReadStep, folder: Path, notes: list[str], data: BinaryIO) -> Iterator[Record]:
     file = str(path)
     if not isinstance(read, src.ReadStepNdJson | src.ReadStepNdGeoJson):
         assert not isinstance(read, src.ReadStepCsv | src.ReadStepParquet)  # noqa: S101 - read elsewhere
-        source, source_notes = record_source(path, read, None, scratch)
+        source, source_notes = record_source(path, read, None, folder)
         notes += source_notes
         if isinstance(read, src.ReadStepEsriShapefile | src.ReadStepGeoJson):
             notes += [said for said in [_on_coordinates(source, path)] if said not in notes]
         row = 0
         try:
-            for record in source.records_of(stream) if isinstance(source, JsonArray) else source.records():
+            for record in source.records_of(data) if isinstance(source, JsonArray) else source.records():
                 row += 1
                 yield record
         except RecordError as error:
@@ -548,7 +543,7 @@ def _each(
     scan_text(path)
     lines = LineFile(path, parse_object if isinstance(read, src.ReadStepNdJson) else parse_feature)
     try:
-        for _, record in lines.records(stream):
+        for _, record in lines.records(data):
             yield record
     except RecordError as error:
         raise lines.first_bad(None, file) or BadInputError(error.message, file=file) from None

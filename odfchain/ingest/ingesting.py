@@ -413,10 +413,7 @@ class Transaction:
         self.inputs: list[InputOutcome] = []
 
     def record(self, inputs: Inputs, name: str, key: RequestKey | None = None) -> int:
-        """Merge the input of this name, whose turn it is; the blocks up to its last, 0 if nothing is new.
-
-        A `key` is that of the request that brought it.
-        """
+        """Merge the input of this name (a request's `key`); the blocks up to its last, 0 if none is new."""
         try:
             written = inputs.written(self.writer)
         except NothingToCommitError as nothing:
@@ -503,10 +500,7 @@ class _Waiting:
 
 
 class Inputs:
-    """Inputs in their order; those that one task can take are opened, merged and written ahead.
-
-    What goes wrong with one of them is raised when its turn has come, and what is to be said is said then.
-    """
+    """Inputs in order, opened, merged and written ahead; notes and errors of each come in its turn."""
 
     def __init__(
         self, run: Ingestion, state: WriterState, open_next: Callable[[Progress], NextInput | None]

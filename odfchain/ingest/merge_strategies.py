@@ -161,10 +161,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is recorded, as far as inputs are compared with it: one row of each key, or the keys of a ledger.
-
-    A state with the rows that were appended after it leads to the state after them.
-    """
+    """What inputs are compared with: one recorded row of each key, or the keys of a ledger."""
 
     rows: pa.Table
     """A column that they lack is null."""
@@ -225,10 +222,7 @@ class NewRows:
     # --- strategies ------------------------------------------------------------------------------------
 
     def merged(self, strategy: src.MergeStrategy, recorded: State | None) -> Changes:
-        """The rows that these add to the dataset.
-
-        `recorded` is the state of all keys; None where no slice was ever written.
-        """
+        """The rows that these add; `recorded` is the state of all keys, None if no slice was ever written."""
         looks = recorded is not None and self.policies.edits is not LateEdits.IGNORE
         places, counts, old = np.arange(len(self.rows)), Counter[str](), None
         match strategy:
@@ -255,7 +249,7 @@ class NewRows:
         mine, theirs, count = self._codes(key, old)
         seen = np.zeros(count, bool)
         seen[theirs] = True
-        places = self._one_row_per_key(key, mine, count, counts)
+        places = self._one_per_key(key, mine, count, counts)
         new = places[~seen[mine[places]]]
         counts["known"] = len(places) - len(new)
         return [(APPEND, new, new)]
@@ -266,7 +260,7 @@ class NewRows:
         # late edits: known keys with other values, which the strategy itself never compares (RFC-009)
         old, back = recorded.fitted(self.rows.schema), recorded.back
         mine, theirs, count = self._codes(key, old)
-        places = self._one_row_per_key(key, mine, count, counts)
+        places = self._one_per_key(key, mine, count, counts)
         match_ = _places_of(theirs, count)[mine[places]]
         known, found = places[match_ >= 0], match_[match_ >= 0]
         changed = self._changed([n for n in self.rows.column_names if n not in key], known, old, found)
@@ -291,7 +285,7 @@ class NewRows:
         names = [n for n in self.rows.column_names if n not in key] if compare is None else list(compare)
         old = None if recorded is None else recorded.fitted(self.rows.schema)
         mine, theirs, count = self._codes(key, old)
-        places = self._one_row_per_key(key, mine, count, counts)
+        places = self._one_per_key(key, mine, count, counts)
         if old is None:
             return [(APPEND, places, places)], None
         counts["recorded"] = len(old)
@@ -417,9 +411,7 @@ class NewRows:
             what = f"column `{key[0]}` is null" if len(key) == 1 else f"({', '.join(key)}) has only nulls"
             self._refuse(FaultKind.NULL_KEY, null, f"primary key {what}")
 
-    def _one_row_per_key(
-        self, key: tuple[str, ...], codes: Numbers, count: int, counts: Counter[str]
-    ) -> Numbers:
+    def _one_per_key(self, key: tuple[str, ...], codes: Numbers, count: int, counts: Counter[str]) -> Numbers:
         """The places of the rows that are kept; counts how many others are copies of them, and differ."""
         self._refuse_null_keys(key)
         places, last = np.arange(len(codes)), self.policies.duplicates is DuplicateKeys.LAST
@@ -559,11 +551,9 @@ class NewRows:
 _MOMENT = pa.timestamp("ms", "UTC")
 
 
-def change_order(
-    strategy: src.MergeStrategy, vocabulary: DatasetVocabulary, *, edits: bool
-) -> tuple[str, ...]:
+def change_order(strategy: src.MergeStrategy, vocab: DatasetVocabulary, *, edits: bool) -> tuple[str, ...]:
     """What changes are ordered by, ascending, nulls first; no two are alike in it."""
-    key, operation = strategy.primary_key, vocabulary.operation_type_column
+    key, operation = strategy.primary_key, vocab.operation_type_column
     match strategy:
         case src.MergeStrategyLedger() if edits:
             # corrections stand where their new values stand in time, `-C` right before its `+C`
@@ -573,16 +563,13 @@ def change_order(
         case src.MergeStrategyChangelogStream():
             # the order of the input within a key keeps multi-step histories intact
             return (*key, NUMBER)
-    return (vocabulary.event_time_column, NUMBER)
+    return (vocab.event_time_column, NUMBER)
 
 
 def columns_looked_at(
     strategy: src.MergeStrategy, names: Sequence[str], edits: LateEdits, *, taken_back: bool = False
 ) -> Sequence[str]:
-    """The data columns of recorded rows that a merge needs; none where it does not look back.
-
-    With `taken_back` event times of rows that take back are looked for.
-    """
+    """The data columns of recorded rows that a merge needs; event times, too, for what is `taken_back`."""
     if isinstance(strategy, src.MergeStrategyLedger) and edits is LateEdits.IGNORE:
         return strategy.primary_key
     return names if strategy.LOOKS_BACK or taken_back else ()

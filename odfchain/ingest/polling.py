@@ -268,10 +268,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 class FetchAhead:
-    """The first fetch of a pull, on a thread of its own, while the pulls before it are still at work.
-
-    What it has to say is said when its turn has come, what goes wrong is raised then.
-    """
+    """The first fetch of a pull, on its own thread; what it says or raises comes when it has its turn."""
 
     def __init__(
         self, dataset: DatasetFiles, options: Callable[[], FetchOptions], expect_rows: Callable[[], None]

@@ -135,14 +135,12 @@ def _new_decoder(codec: Codec) -> _Decoder:
     return _Gzip() if codec is Codec.GZIP else _Zstd()
 
 
-def _errors(codec: Codec) -> tuple[type[Exception], ...]:
-    if codec is Codec.ZSTD:
+def _errors(kind: Codec) -> tuple[type[Exception], ...]:
+    if kind is Codec.ZSTD:
         import zstandard
 
         return (zstandard.ZstdError,)
-    return {Codec.GZIP: (zlib.error,), Codec.XZ: (lzma.LZMAError,)}.get(
-        codec, (OSError, ValueError, EOFError)
-    )
+    return {Codec.GZIP: (zlib.error,), Codec.XZ: (lzma.LZMAError,)}.get(kind, (OSError, ValueError, EOFError))
 
 
 def _decoded(
@@ -314,13 +312,11 @@ def _note_surprises(how: PrepStepDecompress, codec: Codec, step: _Step) -> None:
         note(f"{name}: subPath {how.sub_path!r} has no meaning for {codec.value}")
 
 
-def _unexpected(step: PrepStepDecompress, codec: Codec | None, head: bytes, name: str) -> IngestError:
+def _unexpected(step: PrepStepDecompress, kind: Codec | None, head: bytes, name: str) -> IngestError:
     if not head:
         return IngestError(f"{name}: is empty, a {step.format.value} file was expected")
-    if codec is not None:
-        return IngestError(
-            f"{name}: is {codec.value}, which has no entry {step.sub_path!r}; Zip was expected"
-        )
+    if kind is not None:
+        return IngestError(f"{name}: is {kind.value}, which has no entry {step.sub_path!r}; Zip was expected")
     if head.startswith(_ZIP_MAGIC):
         return IngestError(f"{name}: is a zip archive, Gzip was expected", hint="write `format: Zip`")
     return IngestError(
@@ -405,27 +401,25 @@ def _copy_entry(
             progress.advance(position - before)
 
 
-def _pick(entries: list[zipfile.ZipInfo], sub_path: str | None, name: str) -> zipfile.ZipInfo:
+def _pick(entries: list[zipfile.ZipInfo], glob: str | None, name: str) -> zipfile.ZipInfo:
     # the name is only compared, never used as a path
     files = [entry for entry in entries if not entry.is_dir()]
-    found = [entry for entry in files if entry.filename == sub_path]
+    found = [entry for entry in files if entry.filename == glob]
     if not found:
         # the files that macOS adds are never the data
         files = [entry for entry in files if not entry.filename.startswith(_RESOURCE_FORKS)]
-        found = files if sub_path is None else [e for e in files if glob_matches(sub_path, e.filename)]
+        found = files if glob is None else [e for e in files if glob_matches(glob, e.filename)]
     if len(found) == 1:
         return found[0]
     if found:
-        which = "the archive has" if sub_path is None else f"subPath {sub_path!r} matches"
+        which = "the archive has" if glob is None else f"subPath {glob!r} matches"
         raise IngestError(
             f"{name}: {which} {len(found):,} files: {_listed(found)}",
             hint="name one of them with `subPath`; a source is one file",
         )
-    if sub_path is None or not files:
+    if glob is None or not files:
         raise IngestError(f"{name}: the archive has no files")
-    raise IngestError(
-        f"{name}: subPath {sub_path!r} matches none of its {len(files):,} files: {_listed(files)}"
-    )
+    raise IngestError(f"{name}: subPath {glob!r} matches none of its {len(files):,} files: {_listed(files)}")
 
 
 def _listed(entries: list[zipfile.ZipInfo]) -> str:
@@ -448,13 +442,11 @@ def _parts_match(patterns: list[str], parts: list[str]) -> bool:
     # at most len(patterns) * len(parts) steps, however many `**` there are
     # for every beginning of the path: whether the patterns so far match it
     matched = [True] + [False] * len(parts)
-    for pattern in patterns:
-        if pattern == "**":
+    for glob in patterns:
+        if glob == "**":
             matched = list(accumulate(matched, or_))
         else:
-            fits = [
-                before and fnmatchcase(part, pattern) for before, part in zip(matched, parts, strict=False)
-            ]
+            fits = [before and fnmatchcase(part, glob) for before, part in zip(matched, parts, strict=False)]
             matched = [False, *fits]
         if not any(matched):
             return False
@@ -560,9 +552,7 @@ def _run_pipeline(commands: Sequence[Sequence[str]], step: _Step) -> None:
         with step.output(name) as output, _running(commands, stream, step.target.parent, name) as stages:
             pump(stages, output.write, look)
             # a broken pipe is no failure of a program whose successor had read enough
-            failed = [
-                stage for i, stage in enumerate(stages) if _has_failed(stage, last=i == len(stages) - 1)
-            ]
+            failed = [stage for stage in stages if _has_failed(stage, last=stage is stages[-1])]
             if failed:
                 raise IngestError(f"{name}: " + "; ".join(stage.verdict() for stage in failed))
 

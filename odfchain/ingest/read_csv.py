@@ -153,10 +153,7 @@ class CsvRecords:
         return BadInputError(f"line {line:,}: {message}", file=self._file, hint=hint)
 
     def rewrite(self, target: Path) -> bool:
-        """Copy them into the one form that Arrow reads exactly: UTF-8, commas, every text quoted, LF.
-
-        Tells whether a field holds a line break.
-        """
+        """Copy them as UTF-8, commas, quoted texts, LF; True if a field holds a line break."""
         breaks = False
         with storage_errors(target), target.open("x", encoding="utf-8", newline="") as out:
             for record in self:

@@ -40,13 +40,11 @@ def normalized(
     return ds.DataSchema(fields=tuple(_normalized(f, vocabulary, dataset) for f in schema.fields))
 
 
-def _normalized(
-    f: ds.DataField, vocabulary: DatasetVocabulary, dataset: ds.DataSchema | None
-) -> ds.DataField:
+def _normalized(f: ds.DataField, vocab: DatasetVocabulary, dataset: ds.DataSchema | None) -> ds.DataField:
     stored, known = recorded(f.value_type), dataset.field(f.name) if dataset is not None else None
     declared = known.value_type if known is not None else None
     if isinstance(stored, ds.DataTypeTimestamp):
-        fine = stored == US_UTC and f.name != vocabulary.event_time_column
+        fine = stored == US_UTC and f.name != vocab.event_time_column
         if declared is not None and recorded(declared) in (ds.MS_UTC, US_UTC):
             fine = recorded(declared) == US_UTC
         stored = US_UTC if fine else ds.MS_UTC
@@ -82,13 +80,11 @@ def check_declared(schema: ds.DataSchema, vocabulary: DatasetVocabulary) -> None
         )
 
 
-def check_reserved(
-    schema: ds.DataSchema, vocabulary: DatasetVocabulary, file: str, *, operations: bool
-) -> None:
+def check_reserved(schema: ds.DataSchema, vocab: DatasetVocabulary, file: str, *, operations: bool) -> None:
     """Check that no input column has the name of a system column, and that event time has a type of time."""
-    reserved = [vocabulary.offset_column, vocabulary.system_time_column]
+    reserved = [vocab.offset_column, vocab.system_time_column]
     if not operations:
-        reserved.append(vocabulary.operation_type_column)
+        reserved.append(vocab.operation_type_column)
     for name in reserved:
         if schema.field(name) is not None:
             raise errors.BadInputError(
@@ -96,7 +92,7 @@ def check_reserved(
                 file=file,
                 hint="rename the column, or the system column with a SetVocab event",
             )
-    event_time = schema.field(vocabulary.event_time_column)
+    event_time = schema.field(vocab.event_time_column)
     if event_time is not None and not isinstance(
         event_time.value_type, ds.DataTypeDate | ds.DataTypeTimestamp
     ):

@@ -430,12 +430,7 @@ def mapped(schema: Any, change: Callable[[Any], Any]) -> Any:
 # is a non-nullable field. A UUID column is its 16 bytes, and its field says so in its metadata: Arrow's
 # extension type is for Parquet only (`odfchain.odf.arrow_schema`).
 
-_UNITS = {
-    TimeUnit.SECOND: "s",
-    TimeUnit.MILLISECOND: "ms",
-    TimeUnit.MICROSECOND: "us",
-    TimeUnit.NANOSECOND: "ns",
-}
+_UNITS = dict(zip(TimeUnit, ("s", "ms", "us", "ns"), strict=True))
 _FROM_UNITS = {text: unit for unit, text in _UNITS.items()}
 # Types whose name in pyarrow is that of the kind, but for one.
 _PLAIN = (
@@ -537,47 +532,43 @@ def _from_field(f: Any) -> ds.DataField:
     return ds.DataField(name=f.name, type=ds.optional(data_type) if f.nullable else data_type, extra=extra)
 
 
-def from_arrow_type(data_type: Any, name: str = "") -> ds.DataType:
+def from_arrow_type(arrow: Any, name: str = "") -> ds.DataType:
     """The logical type of a `pyarrow.DataType`; `SchemaError` where there is none."""
     from pyarrow import types as t  # noqa: PLC0415
 
-    if isinstance(data_type, pa.BaseExtensionType):
-        data_type = data_type.storage_type
-    if t.is_dictionary(data_type):
-        return from_arrow_type(data_type.value_type, name)
+    if isinstance(arrow, pa.BaseExtensionType):
+        arrow = arrow.storage_type
+    if t.is_dictionary(arrow):
+        return from_arrow_type(arrow.value_type, name)
     for cls, factory in _SIMPLE.items():
-        if data_type == getattr(pa, factory)():
+        if arrow == getattr(pa, factory)():
             return cast("ds.DataType", cls())
-    if t.is_large_string(data_type) or data_type == pa.string_view():
+    if t.is_large_string(arrow) or arrow == pa.string_view():
         return ds.DataTypeString()
-    if t.is_fixed_size_binary(data_type):
-        return ds.DataTypeBinary(fixed_length=data_type.byte_width)
-    if t.is_binary(data_type) or t.is_large_binary(data_type) or data_type == pa.binary_view():
+    if t.is_fixed_size_binary(arrow):
+        return ds.DataTypeBinary(fixed_length=arrow.byte_width)
+    if t.is_binary(arrow) or t.is_large_binary(arrow) or arrow == pa.binary_view():
         return ds.DataTypeBinary()
-    if t.is_date(data_type):
+    if t.is_date(arrow):
         return ds.DataTypeDate()
-    if t.is_decimal(data_type):
-        return ds.DataTypeDecimal(precision=data_type.precision, scale=data_type.scale)
-    if t.is_timestamp(data_type):
-        return ds.DataTypeTimestamp(unit=_FROM_UNITS[data_type.unit], timezone=data_type.tz or "")
-    if t.is_time(data_type):
-        return ds.DataTypeTime(unit=_FROM_UNITS[data_type.unit])
-    if t.is_duration(data_type):
-        return ds.DataTypeDuration(unit=_FROM_UNITS[data_type.unit])
-    if t.is_fixed_size_list(data_type):
-        return ds.DataTypeList(
-            item_type=_from_field(data_type.value_field).type, fixed_length=data_type.list_size
-        )
-    if t.is_list(data_type) or t.is_large_list(data_type) or t.is_list_view(data_type):
-        return ds.DataTypeList(item_type=_from_field(data_type.value_field).type)
-    if t.is_map(data_type):
+    if t.is_decimal(arrow):
+        return ds.DataTypeDecimal(precision=arrow.precision, scale=arrow.scale)
+    if t.is_timestamp(arrow):
+        return ds.DataTypeTimestamp(unit=_FROM_UNITS[arrow.unit], timezone=arrow.tz or "")
+    if t.is_time(arrow):
+        return ds.DataTypeTime(unit=_FROM_UNITS[arrow.unit])
+    if t.is_duration(arrow):
+        return ds.DataTypeDuration(unit=_FROM_UNITS[arrow.unit])
+    if t.is_fixed_size_list(arrow):
+        return ds.DataTypeList(item_type=_from_field(arrow.value_field).type, fixed_length=arrow.list_size)
+    if t.is_list(arrow) or t.is_large_list(arrow) or t.is_list_view(arrow):
+        return ds.DataTypeList(item_type=_from_field(arrow.value_field).type)
+    if t.is_map(arrow):
         return ds.DataTypeMap(
-            key_type=from_arrow_type(data_type.key_type, name),
-            value_type=_from_field(data_type.item_field).type,
-            keys_sorted=data_type.keys_sorted,
+            key_type=from_arrow_type(arrow.key_type, name),
+            value_type=_from_field(arrow.item_field).type,
+            keys_sorted=arrow.keys_sorted,
         )
-    if t.is_struct(data_type):
-        return ds.DataTypeStruct(
-            fields=tuple(_from_field(data_type.field(i)) for i in range(data_type.num_fields))
-        )
-    raise SchemaError(f"column {name!r}: Arrow type {data_type} has no counterpart in ODF")
+    if t.is_struct(arrow):
+        return ds.DataTypeStruct(fields=tuple(_from_field(arrow.field(i)) for i in range(arrow.num_fields)))
+    raise SchemaError(f"column {name!r}: Arrow type {arrow} has no counterpart in ODF")

@@ -1,7 +1,4 @@
-"""Messages between a coordinator and an engine.
-
-Source: specification "Engine Protocol". They travel as bare FlatBuffers, without a manifest.
-"""
+"""Messages between coordinator and engine: bare FlatBuffers (specification "Engine Protocol")."""
 
 from __future__ import annotations
 

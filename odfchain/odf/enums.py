@@ -44,10 +44,7 @@ class TimeUnit(Enum):
 
 
 class OperationType(Enum):
-    """Effect of a row on the history before it, in the order of their numbers in the `op` column.
-
-    Source: specification "Representation of Retractions and Corrections".
-    """
+    """Effect on history, numbered as in the `op` column ("Representation of Retractions and Corrections")."""
 
     APPEND = "+A"
     RETRACT = "-R"

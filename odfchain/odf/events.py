@@ -198,12 +198,7 @@ class DatasetVocabulary:
     @property
     def columns(self) -> tuple[str, str, str, str]:
         """The four names in storage order."""
-        return (
-            self.offset_column,
-            self.operation_type_column,
-            self.system_time_column,
-            self.event_time_column,
-        )
+        return self.offset_column, self.operation_type_column, self.system_time_column, self.event_time_column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

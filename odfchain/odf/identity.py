@@ -188,10 +188,7 @@ class _Ed25519Did:
 
 @dataclass(frozen=True, slots=True)
 class DatasetId(_Ed25519Did):
-    """The unique identity of a dataset: `did:odf:` and the base16 multibase of its public key.
-
-    Source: specification "Unique Identifiers".
-    """
+    """A dataset's identity: `did:odf:` and its public key in base16 (specification "Unique Identifiers")."""
 
     PREFIX = DID_ODF_PREFIX
 
@@ -218,10 +215,7 @@ class DidKey(_Ed25519Did):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DatasetKey:
-    """A private key; never printed, never part of anything that is shared.
-
-    `cryptography` is loaded on use: most commands never touch a key.
-    """
+    """A private key, never printed or shared. `cryptography` is loaded on use: most commands touch no key."""
 
     _private: Ed25519PrivateKey
 

@@ -44,9 +44,7 @@ _UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 
 # asked of each column of each batch, and quicker to look up than to ask of the type
 _TEXT = frozenset(data_type.id for data_type in (pa.string(), pa.large_string(), pa.string_view()))
-_BINARY = frozenset(
-    data_type.id for data_type in (pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(1))
-)
+_BINARY = frozenset(each.id for each in (pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(1)))
 _PLAIN_FIXED = frozenset(
     data_type.id
     for data_type in (
@@ -169,14 +167,12 @@ def walk_columns(
         yield from walk_columns(children, _both(parent_valid, _validity(array)))
 
 
-def leaf_bytes(
-    array: pa.Array, parent_valid: Numbers | None, rule: NullRule
-) -> list[Callable[[], memoryview]]:
+def leaf_bytes(array: pa.Array, parent: Numbers | None, rule: NullRule) -> list[Callable[[], memoryview]]:
     """The bytes that a leaf feeds: calls that make the pieces, to be fed one after the other."""
     rows = len(array)
     if rows == 0:
         return []
-    valid = _combined(array, parent_valid, rule)
+    valid = _combined(array, parent, rule)
     if valid is None and is_plain_fixed(data_type := array.type):
         width = data_type.bit_width // 8
         memory = memoryview(array.buffers()[1])[array.offset * width : (array.offset + rows) * width]
@@ -392,7 +388,7 @@ def _framed_alike(data: Numbers, size: int, counts: Numbers) -> tuple[Numbers, B
 
 
 def _copy_rest(
-    data: Numbers, begins: Numbers, sizes: Numbers, result: Numbers, places: Numbers, done: int
+    data: Numbers, begins: Numbers, sizes: Numbers, into: Numbers, places: Numbers, done: int
 ) -> None:
     if done < _BLOCK:
         return
@@ -400,12 +396,12 @@ def _copy_rest(
     rows = np.flatnonzero(sizes > done)
     while len(rows) > _FEW and done <= _LARGEST_BLOCK:
         at = np.minimum(sizes[rows] - done, done).astype(np.int64)  # a block ends where its row does
-        _windows(result, done)[places[rows] + at + _HEAD] = _windows(data, done)[begins[rows] + at]
+        _windows(into, done)[places[rows] + at + _HEAD] = _windows(data, done)[begins[rows] + at]
         done *= 2
         rows = rows[sizes[rows] > done]
     for row in rows.tolist():
         begin, end, place = int(begins[row]) + done, int(begins[row] + sizes[row]), int(places[row]) + _HEAD
-        result[place + done : place + int(sizes[row])] = data[begin:end]
+        into[place + done : place + int(sizes[row])] = data[begin:end]
 
 
 # Bytes of a batch that is hashed sooner than threads could be started for it.

@@ -198,10 +198,7 @@ _SOURCES = {text: cls for cls in (ev.SetPollingSource, ev.AddPushSource) for tex
 
 
 def _split_settings(tree: Any) -> tuple[Any, dict[str, WatermarkRule]]:
-    """(the manifest without what is not for blocks, the rules by the name of their source).
-
-    What is malformed otherwise is left for the reader of the rest.
-    """
+    """(the manifest without what is not for blocks, the rules by source); other faults stay for later."""
     content = tree.get("content") if isinstance(tree, dict) else None
     events = content.get("metadata") if isinstance(content, dict) else None
     if not isinstance(content, dict) or not isinstance(events, list):
@@ -262,10 +259,7 @@ def read_snapshots(text: str | bytes, *, source: str | None = None) -> list[ev.D
 def read_definitions(
     text: str | bytes, *, source: str | None = None
 ) -> tuple[list[ev.DatasetSnapshot], list[ManifestError]]:
-    """(every dataset that a text defines, why each of its other documents defines none).
-
-    Documents without content are passed over.
-    """
+    """(every dataset that a text defines, why its other documents, if they have content, define none)."""
     found, others = [], []
     for document in read_documents(text, source=source):
         if document.value is None:

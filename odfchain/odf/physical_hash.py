@@ -1,7 +1,4 @@
-"""The physical hash of a file: SHA3-256 over its bytes, streamed.
-
-Source: specification "Physical and Logical Hashes", "Checkpoint Hashing".
-"""
+"""SHA3-256 over a file's bytes (specification "Physical and Logical Hashes", "Checkpoint Hashing")."""
 
 from __future__ import annotations
 

@@ -282,10 +282,7 @@ def types_within(data_type: DataType) -> Iterator[DataType]:
 def with_types(
     data_type: DataType, change: Callable[[DataType], DataType | None], *, extras: bool = False
 ) -> DataType:
-    """The type as `change` makes it; where that gives None, with the types within changed so.
-
-    Members of structs lose their attributes, unless `extras` are to stay.
-    """
+    """The type as `change` makes it (None: with inner types changed); struct members may lose `extras`."""
     made = change(data_type)
     if made is not None:
         return made

@@ -379,16 +379,11 @@ class WatermarkRule:
         mark = min(candidates).shifted(-self.delay_ms)
         return mark if previous is None else max(mark, previous)
 
-    def at_system_time(
-        self, previous: Timestamp | None, system_time: Timestamp, *, idle: bool
-    ) -> Timestamp | None:
-        """Where the system time moves the watermark; None where it stays.
-
-        An `idle` run, one that brings nothing else, moves it only by a step that is worth a block.
-        """
+    def at_system_time(self, previous: Timestamp | None, now: Timestamp, *, idle: bool) -> Timestamp | None:
+        """Where the system time moves the watermark, or None; `idle` runs move it by steps worth a block."""
         if not self.from_system_time:
             return None
-        mark = system_time.shifted(-self.delay_ms)
+        mark = now.shifted(-self.delay_ms)
         if previous is None:
             return mark
         least = INGEST_LIMITS.watermark_step_ms if idle else 1

@@ -93,10 +93,7 @@ def camel_case(name: str) -> str:
 
 
 def record_of(value: object, *names: str) -> dict[str, Any]:
-    """These properties of a value as documents have them: in camel case, and what JSON lacks as text.
-
-    `blockHash:ref.block` is called `blockHash`, and found at `ref.block`: null where that ends before.
-    """
+    """These properties as documents have them; `blockHash:ref.block` is `ref.block`, null where that ends."""
     found = {}
     for name in names:
         key, _, path = name.rpartition(":")

@@ -231,10 +231,7 @@ def nanoseconds_per_unit(kind: pa.DataType) -> int:
 
 
 def shown(value: Value, kind: pa.DataType) -> Any:
-    """A bound as JSON has it: times in RFC 3339, dates in ISO 8601, decimals as text, binary in base64.
-
-    None for a day of a year that these do not have.
-    """
+    """A bound as JSON has it (RFC 3339, ISO 8601, decimals as text, base64); None for years beyond these."""
     if t.is_date(kind) or t.is_timestamp(kind):
         days = int(value) if t.is_date(kind) else int(value) // (86_400 * 10**9)
         if not dt.date.min.toordinal() <= days + _EPOCH <= dt.date.max.toordinal():

@@ -1,7 +1,4 @@
-"""The order of recorded rows, as the engine has it.
-
-Ascending by one column after the other, nulls first, NaN as the largest number, texts by their bytes.
-"""
+"""The order of recorded rows: by column after column, nulls first, NaN last, texts by their bytes."""
 
 from __future__ import annotations
 

@@ -464,12 +464,10 @@ def open_checked(path: Path, **options: Any) -> pq.ParquetFile:
                 path, f"its footer has {footer:,} bytes, at most {PARQUET.footer_bytes:,} are read"
             )
     file = pq.ParquetFile(path, **options)
-    metadata = file.metadata
-    if metadata.num_columns > PARQUET.columns:
+    meta = file.metadata
+    if meta.num_columns > PARQUET.columns:
         file.close()
-        raise _oversized(
-            path, f"it has {metadata.num_columns:,} columns, at most {PARQUET.columns:,} are read"
-        )
+        raise _oversized(path, f"it has {meta.num_columns:,} columns, at most {PARQUET.columns:,} are read")
     return file
 
 

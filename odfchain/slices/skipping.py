@@ -122,10 +122,7 @@ def about(condition: Condition, columns: Collection[str]) -> Condition:
 
 
 def with_any_of(column: str, values: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> Condition:
-    """A condition true of every row with one of these values at a path.
-
-    With more than a few it is so of all rows between the least and the largest of them.
-    """
+    """A condition true of every row with one of these values at a path, or of more where there are many."""
     nulls = (ColumnTest(column, Test.NULL),) if values.null_count else ()
     if values.null_count == len(values):
         return AnyOf(nulls)

@@ -188,10 +188,7 @@ def _within(group: Numbers, starts: Numbers, counted: Numbers) -> Numbers:
 def rows_of(
     item: SliceFile, columns: Sequence[str] | None, upto: int | None, *, also: Sequence[str] = ()
 ) -> Iterator[tuple[pa.RecordBatch, Numbers, Numbers]]:
-    """(rows, offsets, operations), of all columns or of these and the system's, batch by batch.
-
-    Columns that are wanted `also` may be missing.
-    """
+    """(rows, offsets, operations) by batches, of all or of these columns; `also` ones may be missing."""
     names, first, last = item.vocabulary, item.interval.start, item.interval.end
     system = (names.offset_column, names.operation_type_column)
     # the whole slice is later

@@ -151,12 +151,10 @@ class SliceSpec:
 
     @classmethod
     def of(
-        cls, schema: DataSchema, vocabulary: DatasetVocabulary, start: int, system_time_ms: int, folder: Path
+        cls, schema: DataSchema, vocabulary: DatasetVocabulary, start: int, now_ms: int, folder: Path
     ) -> SliceSpec:
         """A slice with the columns of a schema and the offsets from `start` on."""
-        return cls(
-            slice_schema(schema).serialize().to_pybytes(), vocabulary, start, system_time_ms, str(folder)
-        )
+        return cls(slice_schema(schema).serialize().to_pybytes(), vocabulary, start, now_ms, str(folder))
 
 
 @dataclass(frozen=True, slots=True)

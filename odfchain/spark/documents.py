@@ -252,10 +252,7 @@ class RecordsInput:
         return TextRows(count, texts, schema.fields, rules, self.file, most).input(self.session)
 
     def bad_record(self, fields: Fields) -> BadInputError | None:
-        """The error in the form of the file; None when there is none.
-
-        Called only after a job has failed.
-        """
+        """The error in the form of the file, None when there is none; called only after a job has failed."""
         if isinstance(self.source, LineFile):
             return self.source.first_bad(fields, self.file)
         whole = self.source.whole if isinstance(self.source, SplitDocument) else self.source
@@ -289,10 +286,7 @@ class RecordsInput:
     def _texts(
         self, fields: Fields, typed: tuple[TypedColumn, ...] | None
     ) -> tuple[int, Callable[[Iterable[int]], Iterator[pa.RecordBatch]], int]:
-        """(pieces, what gives a worker the texts of those with some numbers, most for one task).
-
-        Lines and pieces are read by all workers; another document is read by one.
-        """
+        """(pieces, what gives a worker the texts of some numbers, most numbers for one task)."""
         # workers get these, and no session
         source, file = self.source, self.stored
         if isinstance(source, SplitDocument):

@@ -70,10 +70,7 @@ class ReadableFiles(Protocol):
 
 
 class ExecutorFiles(ReadableFiles, Protocol):
-    """Files of a store, for the driver and for workers; pickled as the URL that the keys are below.
-
-    Raises, all of them: as `ReadableFiles`.
-    """
+    """Files of a store for driver and workers, pickled as its URL; raises as `ReadableFiles`."""
 
     def put(self, path: Path, key: str) -> None:
         """A file, whose content follows from the key, is durably there, as one that was just written."""
@@ -181,10 +178,7 @@ def worker_folder() -> Iterator[Path]:
 
 
 def kept_copy(kind: str, what: bytes) -> tuple[Path, bool]:
-    """Where this machine keeps a copy, and whether it is there; then it counts as asked for now.
-
-    `what` tells copies of a kind apart; those of two kinds are never the same.
-    """
+    """Where this machine keeps a copy of a kind (`what`), and whether it is there (asked for now, then)."""
     path = own_folder("brought") / f"{kind}-{hashlib.sha3_256(what).hexdigest()}"
     try:
         # marks its use: copies that were not used for an hour may be removed
@@ -259,10 +253,7 @@ class Handover:
         self._below, self._put = "", 0
 
     def give(self, path: Path, known: InputFile | None = None) -> InputFile:
-        """The file, for workers of the session, which is started now if need be.
-
-        `known` is what it is in the store in any case: a small file goes within the plan all the same.
-        """
+        """The file, for workers of the session, started now if need be; `known` says what the store has."""
         files = files_of(self.session())
         if files is None:
             return InputFile(path.resolve())
@@ -370,10 +361,7 @@ def numbered_frame(
     *,
     most: int = RANGES_OF_A_TASK,
 ) -> DataFrame:
-    """The rows that workers make of the numbers from 0, in order.
-
-    Each core has a task, and a task at most so many numbers.
-    """
+    """The rows that workers make of the numbers from 0, in order; a task for each core, of at most `most`."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with translate_errors():

@@ -168,16 +168,14 @@ def _by_file(command: list[str], folder: Path) -> list[str]:
     return [command[0], f"@{folder / 'java.arguments'}", *command[main:]]
 
 
-def _connection(
-    process: subprocess.Popen[bytes], info: Path, log: Path, unwanted: Callable[[], bool]
-) -> bytes:
+def _connection(jvm: subprocess.Popen[bytes], info: Path, log: Path, unwanted: Callable[[], bool]) -> bytes:
     """The connection data that the JVM writes to `info` once it listens."""
     deadline = time.monotonic() + _START_SECONDS
     while not info.exists():
         if unwanted():
             raise EngineError("Spark is not needed any more")
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise EngineError("the Java process for Spark did not start", hint=f"its output is in {log}")
+        if jvm.poll() is not None or time.monotonic() > deadline:
+            raise EngineError("the Java jvm for Spark did not start", hint=f"its output is in {log}")
         time.sleep(0.02)
     return info.read_bytes()
 

@@ -59,9 +59,7 @@ def _packaged_version() -> int:
 def java_version(java: Path) -> int | None:
     """The major version of a Java executable, None when it does not run."""
     try:
-        result = subprocess.run(
-            [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
-        )
+        result = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
     match = _VERSION.search(result.stderr + result.stdout)
@@ -90,11 +88,7 @@ def _candidates(environ: dict[str, str]) -> Iterator[Path]:
 
 
 def find_java(environ: dict[str, str] | None = None) -> Path:
-    """A Java executable of version 17 or newer.
-
-    Raises:
-        JavaNotFoundError: none was found; the hint is the command that installs one here.
-    """
+    """A Java executable of version 17 or newer; JavaNotFoundError's hint is the command that installs one."""
     environ = dict(os.environ) if environ is None else environ
     too_old = ""
     for java in _candidates(environ):

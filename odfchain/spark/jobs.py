@@ -351,10 +351,7 @@ class Tally:
         self._fraction: float | None = None
 
     def add(self, stages: Iterable[Stage], *, now: float, read: int = 0, written: int = 0) -> WorkDone | None:
-        """How far the action is at a time [s]; None as long as nothing has begun.
-
-        `read` are bytes and `written` rows that others than Spark have counted.
-        """
+        """How far the action is at a time [s], None before it begins; others count `read` and `written`."""
         for stage in stages:
             older = self._stages.get(stage.number)
             self._stages[stage.number] = stage if older is None else stage.with_older(older)
@@ -536,10 +533,7 @@ _watch: ContextVar[Watch | None] = ContextVar("odfchain-watch", default=None)
 
 @contextlib.contextmanager
 def watched(progress: Progress, *steps: Steps) -> Iterator[None]:
-    """Report actions that `run_job` runs from this thread to `progress`, if it shows how far they are.
-
-    `steps` are those of each input, where one job takes several.
-    """
+    """Report actions of `run_job` on this thread to `progress`; `steps` are those of each input of a job."""
     if not shows_work(progress):
         yield
         return
@@ -597,10 +591,7 @@ def _following(session: SparkSession, tag: str) -> Iterator[None]:
 
 
 class Looking:
-    """A thread that looks at an action from time to time, between entering and leaving.
-
-    Its errors end it, and nothing else. Once it is left, nothing more is reported.
-    """
+    """A thread that looks at an action from time to time, until it is left; its errors only end it."""
 
     def __init__(self, status: Callable[[], JavaStatus], watch: Watch, period: float) -> None:
         self._status, self._watch, self._period = status, watch, period

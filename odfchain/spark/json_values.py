@@ -205,11 +205,7 @@ Fields: TypeAlias = tuple[ds.DataField, ...] | None
 
 
 def record_batch(records: list[Record], first: int, fields: Fields) -> pa.RecordBatch:
-    """Records: whole, or these columns of them.
-
-    Raises:
-        RecordError: of the first record that does not fit, with its row, counted on from `first`.
-    """
+    """Records, whole or these columns; a RecordError has the row that does not fit, counted from `first`."""
     try:
         columns = [whole_texts(records)] if fields is None else columns_of(records, fields)
     except RecordError as error:
@@ -229,10 +225,7 @@ def batch_of(columns: list[pa.Array], rows: int) -> pa.RecordBatch:
 
 
 def columns_of(records: list[Record], fields: tuple[ds.DataField, ...]) -> list[pa.Array]:
-    """The columns of these records before parsing: texts, and lists, maps and structs of texts.
-
-    Other members are left out. Of which record a `RecordError` is, is not known.
-    """
+    """These columns as texts, and lists, maps, structs of texts; a `RecordError` does not know its row."""
     check_case(dict.fromkeys(chain.from_iterable(records)), fields)
     columns = []
     for f in fields:

@@ -137,9 +137,7 @@ class PlanWalker:
         size = self._lookup.findVirtual(self._sequence, "size", self._type(self._primitive("Integer")))
         children = self._lookup.findVirtual(self._tree, "children", self._type(self._sequence))
         self._number_of_children = self._as_mapper(self._handles.filterReturnValue(children, size))
-        self._number_of_expressions = self._as_mapper(
-            self._handles.filterReturnValue(self._expressions, size)
-        )
+        self._expression_count = self._as_mapper(self._handles.filterReturnValue(self._expressions, size))
 
     def _class(self, name: str) -> Any:
         return self.jvm.java.lang.Class.forName(name)
@@ -211,10 +209,7 @@ class PlanWalker:
         return self._listed(nodes)
 
     def regions(self, root: Any) -> Iterator[tuple[PlanNodes, tuple[PlanNodes, ...]]]:
-        """The plan, then its subqueries and what its WITH defines: nodes, expressions, those of each WINDOW.
-
-        A region's own are found once the one before it has been looked at.
-        """
+        """The plan, its subqueries and WITH: nodes, expressions, those of each WINDOW; lazily, one by one."""
         plans = [root]
         while plans:
             plan = plans.pop()
@@ -250,7 +245,7 @@ class PlanWalker:
 
     def own_expressions(self, plans: PlanNodes) -> list[int]:
         """How many expressions each plan has, without what is beneath them."""
-        return self._numbers(plans, self._number_of_expressions)
+        return self._numbers(plans, self._expression_count)
 
     @staticmethod
     def _numbers(nodes: PlanNodes, function: Any) -> list[int]:

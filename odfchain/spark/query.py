@@ -76,11 +76,7 @@ class Queries:
     """Called when the SQL of another engine was translated."""
 
     def run(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
-        """The result of the last step; nothing is computed before every step has passed the gate.
-
-        The frame is lazy: a value that cannot be computed shows when it is written (`failed_query` explains
-        it).
-        """
+        """The lazy result of the last step, once every step has passed the gate (see `failed_query`)."""
         session, steps, jvm = self.session, self._begun(inputs), jvm_of(self.session)
         schemas = {name: frame._jdf.schema() for name, frame in inputs.items()}  # noqa: SLF001
         plans = in_time(lambda: self._checked(steps, schemas))

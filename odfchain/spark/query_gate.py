@@ -142,41 +142,35 @@ class Gate:
         if not relation.options().isEmpty():
             raise checker.refuse(relation, "a table is taken as it is, without options", "leave WITH (…) out")
 
-    def _expressions(self, expressions: PlanNodes, checker: StepChecker) -> None:
+    def _expressions(self, expressions: PlanNodes, judge: StepChecker) -> None:
         ordered = {
             i + 1
             for i in expressions.of("WindowExpression")
             if not expressions[i].windowSpec().orderSpec().isEmpty()
         }
         for i in expressions.of("UnresolvedFunction", "UnresolvedGenerator"):
-            checker.function(expressions, i, ordered)
+            judge.function(expressions, i, ordered)
         for i in expressions.of("UnresolvedFunction", "RLike"):
-            checker.deciding(expressions, i)
+            judge.deciding(expressions, i)
         for i in expressions.of(*_ORDERED_FIRST):
             if i - 1 not in ordered:
-                raise checker.refuse(
-                    expressions[i], "depends on the order in which rows arrive", order_hint()
-                )
+                raise judge.refuse(expressions[i], "depends on the order in which rows arrive", order_hint())
         for i in expressions.of("UnresolvedStarExceptOrReplace"):
             if option(expressions[i].replacements()) is not None:
-                raise checker.refuse(
-                    expressions[i], "`*` with REPLACE is not on the list", "name the columns"
-                )
+                raise judge.refuse(expressions[i], "`*` with REPLACE is not on the list", "name the columns")
         for i in expressions.of("Literal"):
-            checker.literal(expressions[i])
+            judge.literal(expressions[i])
         for i in expressions.of("Cast"):
-            checker.collation(expressions[i])
+            judge.collation(expressions[i])
         for i in expressions.of("WindowSpecDefinition"):
-            checker.window(self._walker, expressions[i], "UnresolvedAttribute", "UnresolvedFunction")
+            judge.window(self._walker, expressions[i], "UnresolvedAttribute", "UnresolvedFunction")
 
     @staticmethod
     def _inline(expressions: PlanNodes, plan: Any, checker: StepChecker) -> None:
         for i, name in enumerate(expressions.classes):
             temporal = name.endswith(".Cast") and expressions[i].dataType().typeName() in TEMPORAL
-            called = (
-                strings(expressions[i].nameParts()) if name.endswith(".UnresolvedFunction") else ["array"]
-            )
-            named = called[0].lower() not in functions.INLINE_NAMES
+            words = strings(expressions[i].nameParts()) if name.endswith(".UnresolvedFunction") else ["array"]
+            named = words[0].lower() not in functions.INLINE_NAMES
             if name.endswith(".Cast"):
                 checker.collation(expressions[i])
             if name not in functions.INLINE_EXPRESSIONS or temporal or named:

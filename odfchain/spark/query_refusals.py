@@ -386,10 +386,7 @@ def pattern_dependence(text: str | None) -> tuple[str, str] | None:
 
 
 class StepChecker:
-    """Says no, and where, for one step.
-
-    Every method but `refuse` raises a `QueryError` when it does not like what it sees.
-    """
+    """Raises a `QueryError` that says where, for one step; `refuse` returns it."""
 
     def __init__(self, step: QueryStep, *, replayed: bool = False) -> None:
         """`replayed` queries must give the same another day: no text becomes a time without a format."""
@@ -426,14 +423,12 @@ class StepChecker:
                 refused=True,
             )
 
-    def classes(self, among: PlanNodes, allowed: frozenset[str], otherwise: str | None = None) -> None:
+    def classes(self, among: PlanNodes, allowed: frozenset[str], instead: str | None = None) -> None:
         """Every node is of a class on the list."""
         for i, name in enumerate(among.classes):
             if name not in allowed:
                 short = name.rpartition(".")[2].strip("$").rpartition("$")[2]
-                what, hint = functions.REFUSED.get(
-                    short, (f"is {short}, which a query may not use", otherwise)
-                )
+                what, hint = functions.REFUSED.get(short, (f"is {short}, which a query may not use", instead))
                 called = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", short).lower()
                 what = functions.UNLISTED.get(called, what)
                 raise self.refuse(among[i], what, functions.INSTEAD.get(called, hint), word=called)

@@ -79,10 +79,7 @@ class Lease:
         where: str,
         unwanted: Callable[[], bool],
     ) -> Lease:
-        """A place in the JVM that stays; it is started if need be (RFC-030).
-
-        `settings` are those of a session, by its folder for temporary files, and `where` its working folder.
-        """
+        """A place in the JVM that stays, started if need be; `where` is the session's working folder."""
         folder = server_folder()
         # a fixed scratch folder: the real one differs each time and must not tell sessions apart
         parts = fingerprint(settings(Path("/scratch")) | {"folder": where}, os.environ)

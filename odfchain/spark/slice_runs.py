@@ -174,11 +174,9 @@ def _write_run(held: list[pa.RecordBatch], layout: RunLayout, folder: str) -> Ru
     return RunFacts(str(path), len(indices), size, of_keys, of_values, firsts.serialize().to_pybytes())
 
 
-def _write_blocks(
-    sink: BinaryIO, schema: pa.Schema, pieces: Iterator[pa.RecordBatch], rows: int
-) -> RunBlocks:
+def _write_blocks(sink: BinaryIO, schema: pa.Schema, parts: Iterator[pa.RecordBatch], rows: int) -> RunBlocks:
     bounds = [sink.tell()]
-    for piece in pieces:
+    for piece in parts:
         sink.write(piece.serialize())
         bounds.append(sink.tell())
     return RunBlocks(schema.serialize().to_pybytes(), rows, tuple(bounds))

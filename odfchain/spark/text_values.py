@@ -152,10 +152,7 @@ def fault_of(written: object, field: ds.DataField) -> str:
 
 
 def read_texts(texts: pa.Array, data_type: ds.DataType, rules: TextRules) -> Values:
-    """The values of texts, or of lists, maps or structs of texts; null where there is no text.
-
-    Values of other types, which a Parquet file has, become those of the type where they keep their meaning.
-    """
+    """The values of texts, or of lists, maps or structs of texts; other types become those of the type."""
     kind = texts.type
     if pa.types.is_dictionary(kind):
         texts = texts.dictionary_decode()
@@ -245,9 +242,7 @@ def _nested(texts: pa.Array, data_type: ds.DataType, rules: TextRules) -> Values
             for member, f in zip(texts.flatten(), data_type.fields, strict=True)
         ]
         fields = [pa.field(f.name, each.values.type) for f, each in zip(data_type.fields, made, strict=True)]
-        values = pa.StructArray.from_arrays(
-            [each.values for each in made], fields=fields, mask=texts.is_null()
-        )
+        values = pa.StructArray.from_arrays([m.values for m in made], fields=fields, mask=texts.is_null())
         bads = [each.bad for each in made if each.bad is not None]
         finer = [each.finer for each in made if each.finer is not None]
         return Values(
@@ -463,9 +458,7 @@ def _rule_of(data_type: ds.DataType, rules: TextRules) -> Callable[[str], Any]:
             bits = carried_type(data_type).bit_width // 2
             return lambda text: _whole(text, _NATURAL, 0, (1 << bits) - 1)
         case ds.DataTypeUInt64():
-            return lambda text: (
-                None if (n := _whole(text, _NATURAL, 0, (1 << 64) - 1)) is None else Decimal(n)
-            )
+            return lambda text: None if (n := _whole(text, _NATURAL, 0, 2**64 - 1)) is None else Decimal(n)
         case ds.DataTypeFloat16() | ds.DataTypeFloat32() | ds.DataTypeFloat64():
             return lambda text: _float(text, data_type)
         case ds.DataTypeDecimal(precision=precision, scale=scale):

@@ -46,11 +46,7 @@ _CARRIED: dict[type[ds.DataType], str] = {
 
 
 def carried_type(data_type: ds.DataType) -> pa.DataType:
-    """The Arrow form of a physical type.
-
-    Raises:
-        SchemaError: a type that Spark cannot carry (decimals of more than 38 digits).
-    """
+    """The Arrow form of a physical type; SchemaError for decimals of more than 38 digits."""
     match data_type:
         case ds.DataTypeOption(inner=inner):
             return carried_type(inner)
@@ -215,10 +211,7 @@ _RANK = f"{RESERVED}rank"
 
 
 def latest_rows(history: DataFrame, key: tuple[str, ...], vocabulary: DatasetVocabulary) -> DataFrame:
-    """The rows in force by this key.
-
-    Source: `odfchain.slices.state`.
-    """
+    """The rows in force by this key (`odfchain.slices.state`)."""
     latest = Window.partitionBy(*[col(name) for name in key]).orderBy(col(vocabulary.offset_column).desc())
     rows = history.withColumn(_RANK, F.row_number().over(latest)).where(col(_RANK) == 1).drop(_RANK)
     return rows.where(~col(vocabulary.operation_type_column).isin(*TAKES_BACK))

@@ -32,10 +32,7 @@ _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class FolderTransport(Transport):
-    """A dataset in a local folder; the folder need not exist until something is written.
-
-    References are swapped under a lock that dies with its process.
-    """
+    """A dataset in a local folder, made by the first write; references are swapped under a lock."""
 
     def __init__(self, url: PeerUrl) -> None:
         """Prepare to read and write; nothing is touched yet."""

@@ -156,10 +156,7 @@ def _sync(stream: BinaryIO) -> None:
 
 
 def create_file(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
-    """Durably create `path` with `data`, or leave an existing file alone.
-
-    Returns whether it was created; a reader sees all of the file or none of it.
-    """
+    """Durably create all of `path` with `data`, or leave an existing file alone; True if it was created."""
     with storage_errors(path), _temporary(path.parent, mode) as (temp, stream):
         stream.write(data)
         _sync(stream)
@@ -194,10 +191,7 @@ def replaced(path: Path, *, mode: int = 0o644, durable: bool = True) -> Iterator
 
 
 def adopt_file(source: Path, path: Path) -> bool:
-    """Durably publish a finished file on the same file system under its final name, by moving it.
-
-    Returns whether it was published; when the name is taken the source stays.
-    """
+    """Durably publish a finished file of the same file system by moving it; False if the name is taken."""
     sync_file(source)
     published = move_file(source, path)
     if published:
@@ -242,10 +236,7 @@ def move_folder(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock named by `path`; it is released when the holder dies.
-
-    The lock is advisory (flock) and does not depend on what the file contains.
-    """
+    """Hold an exclusive advisory lock (flock) named by `path`; it is released when the holder dies."""
     with _opened(path, _OWN) as fd:
         # the kernel releases the lock when its holder dies
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -303,10 +294,7 @@ def last_use_ns(path: Path) -> int:
 
 
 def mark_used(path: Path) -> bool:
-    """Make the last use of a file the present; content and modification time stay.
-
-    Returns False where that is not allowed, because the file belongs to another user.
-    """
+    """Make the last use of a file the present, its content unchanged; False for another user's file."""
     with storage_errors(path):
         found = path.stat()
         try:
@@ -360,10 +348,7 @@ def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
 
 
 def remove_at_end(owner: object, folder: Path) -> Callable[[], object]:
-    """The folder is removed with its owner, when the process ends, or by the result, whichever is first.
-
-    Where a fork of the process ends, it stays.
-    """
+    """The folder goes with its owner, at this process's end (not a fork's), or by the result."""
     return weakref.finalize(owner, _remove_own, os.getpid(), folder)
 
 
@@ -390,10 +375,7 @@ def _abandoned(base: Path) -> Iterator[Path]:
 
 
 def clear_abandoned(base: Path, *, keep: bool = False) -> tuple[int, int]:
-    """Remove the private folders in `base` whose owners died; returns their files and bytes.
-
-    With `keep` they are only counted.
-    """
+    """Remove (with `keep`, only count) private folders of dead owners in `base`; their files and bytes."""
     files = size = 0
     if not base.is_dir():
         return 0, 0

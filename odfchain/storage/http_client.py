@@ -99,10 +99,7 @@ class HttpPool:
         secrets: Iterable[str],
         redirected: Callable[[Target], None] = lambda _: None,
     ) -> Iterator[tuple[Response, str]]:
-        """The response at the end of all redirects, and what messages call it; read within the block.
-
-        `redirected` may refuse a target by an error of its own.
-        """
+        """The response after all redirects (which `redirected` may refuse), and its name; read it within."""
         where = name
         while True:
             with self.exchange(route, headers(route), deadline=deadline, name=where) as response:

@@ -302,10 +302,8 @@ def _ordinary(path: Path) -> os.stat_result:
 
 
 def _unreadable(path: Path, error: OSError) -> errors.StoreError:
-    absent = isinstance(error, FileNotFoundError)
-    return (
-        errors.ObjectNotFoundError(f"{path}: no such object") if absent else fsio.storage_error(error, path)
-    )
+    gone = isinstance(error, FileNotFoundError)
+    return errors.ObjectNotFoundError(f"{path}: no such object") if gone else fsio.storage_error(error, path)
 
 
 def _corrupted(path: Path, actual: Multihash) -> errors.StoreError:

@@ -28,15 +28,7 @@ _T = TypeVar("_T")
 _HEAD = 1 << 18
 _PIECE = 1 << 16
 # Errors that end a connection: one side is gone, or does not speak HTTP.
-_FAILURES = (
-    OSError,
-    ValueError,
-    InvalidIdError,
-    EOFError,
-    LookupError,
-    TimeoutError,
-    asyncio.LimitOverrunError,
-)
+_FAILURES = OSError, ValueError, InvalidIdError, EOFError, LookupError, asyncio.LimitOverrunError
 # Longest time to a head, and to a connection [s].
 _SECONDS = 30.0
 _OURS = (b"connection", b"keep-alive")

@@ -354,11 +354,7 @@ class Transport(ABC):
 
 @final
 class Store:
-    """A dataset somewhere else: objects by hash, references by compare-and-swap, all of it bounded.
-
-    Methods may be called from several threads, and raise what those of `Transport` do; a message names object
-    and place.
-    """
+    """A dataset elsewhere: objects by hash, references by compare-and-swap, all bounded and thread-safe."""
 
     def __init__(self, transport: Transport, ref: str = HEAD) -> None:
         """The dataset that a transport reaches; nothing is asked of it yet."""

@@ -47,10 +47,7 @@ def has_templates(text: str) -> bool:
 
 
 def expand(text: str, variables: Mapping[str, str], *, where: str = "") -> str:
-    """The text with every template replaced by the first of its alternatives that has a value.
-
-    `where` is put before messages. No message shows a value.
-    """
+    """The text with the first value for every template; messages begin with `where` and show no value."""
     where = f"{where}: " if where else ""
     return "".join(
         part if isinstance(part, str) else _value(part, variables, where) for part in _parts(text, where)
@@ -93,10 +90,7 @@ def names_in(texts: Iterable[str]) -> frozenset[str]:
 
 
 def mask_templates(text: str) -> tuple[str, dict[str, str]]:
-    """(the text with a mark of letters for every template that names variables, the template of each mark).
-
-    Templates of literals alone stand for what they say.
-    """
+    """(the text with a mark of letters for every template with variables, the template of each mark)."""
     prefix = "odfv"
     while prefix in text.lower():
         prefix += "x"

@@ -342,7 +342,7 @@ class StepContext:
         cls, request: TransformRequest, query: Query, inputs: list[StepInput], folder: Path
     ) -> StepContext:
         """The step of a request; rows that are remembered are unpacked in the folder."""
-        previous, restarted = None, False
+        previous, anew = None, False
         parts: dict[str, Path] = {}
         if request.prev_checkpoint_path is not None:
             unpacked = folder / "before"
@@ -350,14 +350,12 @@ class StepContext:
             previous, parts = archive.Manifest.unpack(Path(request.prev_checkpoint_path), unpacked)
             same = previous.query_hash == query.digest and previous.kind == query.kind.value
             if not same:
-                restarted = bool(parts)
+                anew = bool(parts)
                 parts = {}
         known = {m.dataset_id: m.watermark_ms for m in previous.inputs} if previous else {}
         marks = tuple(i.watermark(known.get(i.given.dataset_id)) for i in inputs)
-        before = previous.watermark_ms if previous and not restarted else None
-        return cls(
-            request, query, inputs, previous, parts, restarted, marks, before, watermark_of(marks, before)
-        )
+        before = previous.watermark_ms if previous and not anew else None
+        return cls(request, query, inputs, previous, parts, anew, marks, before, watermark_of(marks, before))
 
     def output_watermark(self, promise: int | None) -> int | None:
         """The output's watermark [ms], never less than before."""

@@ -374,10 +374,7 @@ class ServedEngine(TransformEngine, Protocol):
     """An engine that executes both calls."""
 
     def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
-        """Run a query over raw files, exposed as the table `input`; returns the number of records written.
-
-        Raises as `execute`.
-        """
+        """Run a query over raw files, the table `input`; the number of records. Raises as `execute`."""
 
 
 _SENT_CHARACTERS = 1 << 16
@@ -385,11 +382,7 @@ _OUTPUTS = ("new_checkpoint_path", "new_data_path", "output_data_path")
 
 
 class _Run:
-    """One request being executed; also what the engine reports its progress to.
-
-    Outputs are written under temporary names in the folders of the final ones, and renamed when the run
-    succeeded and is still wanted; else they are removed.
-    """
+    """One request being executed, and its progress; outputs get their names if it succeeded and is wanted."""
 
     def __init__(self, call: Call, request: TransformRequest | RawQueryRequest) -> None:
         self.call = call

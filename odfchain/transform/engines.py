@@ -159,11 +159,7 @@ def engine_version() -> str:
 
 
 def rules_of(recorded: str | None) -> EngineRules:
-    """The rules by which a transform with this version is executed.
-
-    One that names none, or a version that only a declaration makes compatible, is executed by
-    the newest.
-    """
+    """The rules that execute a transform with this version; the newest, where it names none of its own."""
     found = _parsed(recorded) if recorded is not None else None
     return found[0] if found is not None and found[0] is not None else EngineRules()
 
@@ -191,10 +187,7 @@ def address_of(transform: Transform, config: TransformConfig) -> str | None:
 def check_version(
     transform: Transform, config: TransformConfig, running: str | None = None, who: str = "this"
 ) -> None:
-    """This engine, or the one that says that it is `running`, gives the results that the transform asks for.
-
-    Source: specification "Engine Deprecation".
-    """
+    """The engine that is `running` gives the results asked for (specification "Engine Deprecation")."""
     running = running or engine_version()
     if not same_results(transform.version, running, config.compatible_versions):
         wanted = one_line(transform.version or "")

@@ -139,10 +139,7 @@ class StepRun:
     system_columns: SystemColumns = SystemColumns.SPECIFICATION
 
     def request(self, step: PlannedStep) -> TransformRequest:
-        """The request for a step; every file that it names was hashed, or is new and lies in the folder.
-
-        Source: specification "TransformRequest", "TransformRequestInput".
-        """
+        """A step's request (specification "TransformRequest"): its files were hashed, or are new."""
         # the watermark known before the step comes first, so that an engine without memory is held back by
         # idle inputs, too
         dataset, folder, checkpoint = self.dataset, self.folder, step.read_checkpoint
@@ -391,10 +388,7 @@ def rewrite(
     system_time_ms: int,
     folder: Path,
 ) -> SliceFacts | None:
-    """A new file in `folder` with the same records in exactly the declared types; None when there are none.
-
-    The file must have passed `check_output`.
-    """
+    """A new file in `folder` with a checked file's records in exactly the declared types; None if none."""
     spec = SliceSpec.of(declared, vocabulary, start_offset, system_time_ms, folder)
     try:
         return write_slice(_batches(path, declared, vocabulary), spec)
@@ -439,23 +433,21 @@ def _schema_of(file: ParquetSource) -> ds.DataSchema:
         raise _broken(str(error)) from None
 
 
-def _check_columns(
-    found: ds.DataSchema, vocabulary: DatasetVocabulary, declared: ds.DataSchema | None
-) -> None:
+def _check_columns(found: ds.DataSchema, vocab: DatasetVocabulary, declared: ds.DataSchema | None) -> None:
     for index, name in enumerate(found.names):
         if name in found.names[:index]:
             raise _broken(f"column `{name}` comes twice")
     if declared is not None:
-        problem = schema_difference(declared, found, vocabulary)
+        problem = schema_difference(declared, found, vocab)
         if problem is not None:
             raise _broken(f"the output does not have the schema of the dataset: {problem}")
-    elif found.names[:4] != vocabulary.columns:
-        expected, first = ", ".join(vocabulary.columns), ", ".join(found.names[:4])
+    elif found.names[:4] != vocab.columns:
+        expected, first = ", ".join(vocab.columns), ", ".join(found.names[:4])
         raise _broken(
             f"the first columns of the output must be {expected}, they are {first or 'none'}",
-            hint=f"let the query select `{vocabulary.event_time_column}` first",
+            hint=f"let the query select `{vocab.event_time_column}` first",
         )
-    for name, allowed in _system_types(vocabulary).items():
+    for name, allowed in _system_types(vocab).items():
         column = found.field(name)
         if column is None:
             raise _broken(f"column `{name}` is missing")
@@ -474,9 +466,7 @@ def _system_types(vocabulary: DatasetVocabulary) -> dict[str, tuple[ds.DataType,
     }
 
 
-def schema_difference(
-    declared: ds.DataSchema, found: ds.DataSchema, vocabulary: DatasetVocabulary
-) -> str | None:
+def schema_difference(declared: ds.DataSchema, found: ds.DataSchema, vocab: DatasetVocabulary) -> str | None:
     """Why a file with the schema `found` cannot be committed to a dataset with the declared one, or None."""
     # offsets may be int64 for uint64 and operations int32 for uint8, or the reverse, and optional columns may
     # be required: `rewrite` gives such a file the declared types
@@ -488,14 +478,14 @@ def schema_difference(
             return f"column `{name}` is not declared"
     if declared.names != found.names:
         return f"the order of columns is {', '.join(found.names)}, declared is {', '.join(declared.names)}"
-    alike = dict(list(_system_types(vocabulary).items())[:2])
+    alike = dict(list(_system_types(vocab).items())[:2])
     for a, b in zip(declared.fields, found.fields, strict=True):
         if a.value_type in alike.get(a.name, ()) and b.value_type in alike[a.name]:
             continue
         if not type_fits(a.value_type, b.value_type):
             now, then = ds.format_type(b.value_type), ds.format_type(a.value_type)
             return f"column `{a.name}` is {now}, declared is {then}"
-        if b.optional and not a.optional and a.name not in vocabulary.columns:
+        if b.optional and not a.optional and a.name not in vocab.columns:
             return f"column `{a.name}` may be null, declared is NOT NULL"
     return None
 

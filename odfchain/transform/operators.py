@@ -571,9 +571,7 @@ class PlanReader:
         """The operators of a query; `conditions` are those of a filter right above the node."""
         if node.table is not None:
             numbers = {a.name: a.id for a in node.output}
-            offset, operation, system_time, time = (
-                numbers[name] for name in self.vocabularies[node.table].columns
-            )
+            offset, operation, system_time, time = (numbers[n] for n in self.vocabularies[node.table].columns)
             return InputScan(
                 node=node, event_time=time, operation=operation, times={time: TimeExpression(time)},
                 made=frozenset((offset, system_time)),

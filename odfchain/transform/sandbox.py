@@ -124,10 +124,7 @@ _WITHOUT = "; `transform.isolation: never` runs such queries without a sandbox"
 
 
 def require_sandbox(otherwise: str = _WITHOUT) -> None:
-    """A sandbox can be had here: one was just built around a command that does nothing.
-
-    `otherwise` is said after the command that mends it, at the end: the way without a sandbox.
-    """
+    """A sandbox can be had here: one was just built; `otherwise` ends the hint, the way without one."""
     if not sys.platform.startswith("linux") or platform.machine() not in _MACHINES:
         raise _unavailable("it needs Linux on x86-64 or 64-bit ARM", "use such a machine", otherwise)
     if shutil.which("bwrap") is None:

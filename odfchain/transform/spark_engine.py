@@ -191,10 +191,7 @@ class SparkTransformEngine:
         vocabulary: DatasetVocabulary,
         progress: Progress,
     ) -> QueryCheck:
-        """Check a query without rows: it can be executed, and its result can be recorded.
-
-        Of the inputs, only names and schemas are looked at.
-        """
+        """Check by names and schemas that a query can be executed, and its result recorded."""
         session = self.session()
 
         def find() -> QueryCheck:
@@ -543,10 +540,7 @@ def _check_operation(result: StructType, vocabulary: DatasetVocabulary, kind: Qu
 def _result_fields(
     result: StructType, inputs: Iterable[ds.DataSchema], vocabulary: DatasetVocabulary
 ) -> ds.DataSchema:
-    """The schema of the slices of a query: system columns first, then the result's columns in their order.
-
-    Source: specification "Common Data Schema".
-    """
+    """The schema of slices: system columns, then the result's (specification "Common Data Schema")."""
     known: dict[str, ds.DataField] = {}
     for schema in inputs:
         for field in schema.fields:

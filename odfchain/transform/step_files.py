@@ -151,10 +151,7 @@ class StepFiles:
         return functools.partial(self._handover.staging, files)
 
     def write(self, frame: DataFrame, *, few: int = 0) -> WrittenFile:
-        """Write rows in the order they come to a file of the folder, also when there are none.
-
-        `few` as in `write_ordered`.
-        """
+        """Write rows in the order they come to a file, also when there are none; `few` as `write_ordered`."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         schema = to_arrow_schema(frame.schema, timezone="UTC")

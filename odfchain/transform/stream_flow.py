@@ -395,9 +395,7 @@ def least(marks: list[ops.TimeMark]) -> ops.TimeMark:
         ends = [m.end for m in known if m.end is not None]
         return ops.TimePoint(min(m.start for m in known), min(ends) if ends else None)
 
-    return ops.TimeMark(
-        *[smallest(list(column)) for column in zip(*[m.points() for m in marks], strict=True)]
-    )
+    return ops.TimeMark(*[smallest(list(each)) for each in zip(*[m.points() for m in marks], strict=True)])
 
 
 def shifted(mark: ops.TimeMark, micros: int, *, early: int = 0) -> ops.TimeMark:
@@ -649,9 +647,9 @@ def _without_late(
 
     both = old.select(*new.columns).withColumn("new", F.lit(False)).union(new.withColumn("new", F.lit(True)))
     both = both.coalesce(1).withColumn("i", F.monotonically_increasing_id())
-    in_order = Window.partitionBy(*[F.col(n) for n in names]).orderBy(own["start"], F.col("new"), own["end"])
+    ordered = Window.partitionBy(*[F.col(n) for n in names]).orderBy(own["start"], F.col("new"), own["end"])
     reached = F.max(F.when(~F.col("new"), own["end"])).over(
-        in_order.rowsBetween(Window.unboundedPreceding, -1)
+        ordered.rowsBetween(Window.unboundedPreceding, -1)
     )
     both = both.withColumn("within", F.coalesce(reached >= own["start"], F.lit(False)))
     late = earlier(own["end"], mark.kept_before, both) & ~F.col("within")

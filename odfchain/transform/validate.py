@@ -220,10 +220,7 @@ _NO_ADDRESSES = TransformConfig()
 
 
 def with_versions(snapshot: DatasetSnapshot, config: TransformConfig = _NO_ADDRESSES) -> DatasetSnapshot:
-    """The same definition, with name and version of this engine in transforms that are for it.
-
-    A version that is given stays. Source: specification "Engine Versioning".
-    """
+    """The definition with this engine's version where none is given (specification "Engine Versioning")."""
     return _each(snapshot, lambda event: _versioned(_named(event, config), config))
 
 
