@@ -166,8 +166,7 @@ def fetch_container(step: FetchStepContainer, context: fetching.FetchContext) ->
     path = context.folder / f"{name}.data"
     try:
         _make_private(private, text)
-        size = run_container(command, path, context)
-        result = _result(private / "out", path, size, context)
+        result = _result(private / "out", path, run_container(command, path, context), context)
     except BaseException:
         remove_quietly(path)
         raise

@@ -335,9 +335,7 @@ class Download:
     @property
     def resumable(self) -> str | None:
         """The value of `If-Range`; None if the body must be requested from its beginning."""
-        if self.headers is None or self.received == 0:
-            return None
-        return self.headers.range_validator()
+        return None if self.headers is None or self.received == 0 else self.headers.range_validator()
 
     def begin(self, headers: Headers) -> None:
         """A whole body follows; what arrived before is dropped."""

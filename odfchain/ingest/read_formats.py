@@ -587,9 +587,7 @@ def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
     except Exception as error:
         raise failed_query(error, FRAME) or explain(error, file=FRAME) from error
     files = sorted(parts.glob("part-*.parquet"))
-    if len(files) == 1:
-        return files[0].rename(path)
-    return _joined(files, path)
+    return files[0].rename(path) if len(files) == 1 else _joined(files, path)
 
 
 def _joined(files: list[Path], path: Path) -> Path:

@@ -78,8 +78,7 @@ def encode_raw_arrow(schema: ds.DataSchema) -> bytes:
         # of the attributes Arrow has two: dates in milliseconds, and UUIDs as its canonical extension type
         fields = [_build_field(builder, f) for f in schema.fields]
         vector = builder.offset_vector(fields)
-        root = _table(builder, "Schema", fields=_Offset(vector))
-        return builder.finish(root)
+        return builder.finish(_table(builder, "Schema", fields=_Offset(vector)))
     except struct.error as error:
         raise SchemaError(f"the schema cannot be written as Arrow: {error}") from error
 
@@ -135,17 +134,14 @@ def _build_type(
     """(name of the union member, offset of its table, offset of the children vector)."""
 
     def plain(name: str, **fields: int | bool | None) -> tuple[str, int, int]:
-        offset = _table(builder, name, **fields)
-        return name, offset, builder.offset_vector([])
+        return name, _table(builder, name, **fields), builder.offset_vector([])
 
     def children_first(name: str, **fields: int | bool | None) -> tuple[str, int, int]:
-        children = builder.offset_vector([])
-        return name, _table(builder, name, **fields), children
+        return name, _table(builder, name, **fields), builder.offset_vector([])
 
     def nested(name: str, members: list[ds.DataField], **fields: int | bool | None) -> tuple[str, int, int]:
         built = [_build_field(builder, member) for member in members]
-        offset = _table(builder, name, **fields)
-        return name, offset, builder.offset_vector(built)
+        return name, _table(builder, name, **fields), builder.offset_vector(built)
 
     def unit_of(unit: TimeUnit | None) -> int:
         return _ARROW_UNITS.index(unit or TimeUnit.MILLISECOND)
@@ -242,8 +238,7 @@ def _read_field(buffer: FlatBuffer, pos: int, depth: int) -> ds.DataField:
         raise CodecError(f"Arrow type {number} is not known")
     kind = kinds[number - 1]
     params = _TypeTable(buffer, buffer.table(buffer.follow(type_at), depth + 1), kind)
-    children = _read_children(buffer, view, "Field", "children", depth)
-    data_type = _read_type(kind, params, children)
+    data_type = _read_type(kind, params, _read_children(buffer, view, "Field", "children", depth))
     extra = None
     if kind == "Date" and params["unit"] == 1:
         extra = _MILLISECONDS

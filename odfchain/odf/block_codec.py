@@ -542,8 +542,7 @@ def _named(where: str, read: ReadField) -> ReadField:
 
 
 def _decode_extra_attributes(buffer: FlatBuffer, pos: int, depth: int) -> ExtraAttributes:
-    view = buffer.table(pos, depth)
-    field = view.field(0, 4)
+    field = buffer.table(pos, depth).field(0, 4)
     if not field:
         raise CodecError("ExtraAttributes.entries is required but absent")
     return ExtraAttributes(load_attributes(buffer.string_at(field)))

@@ -149,8 +149,7 @@ def _beyond(tree: dict[str, Any], path: str, carried: tuple[str, ...]) -> list[s
             known = [*carried, *_LEFT_OUT[path]]
             raise ManifestError(f"unknown property {key!r} ({suggest(key, known)})", path=path)
         names = [name[:_LONGEST] for name in list(value)[:_SHOWN]] if isinstance(value, dict) else []
-        members = f" ({', '.join(names)})" if names else ""
-        found.append(where + members)
+        found.append(where + (f" ({', '.join(names)})" if names else ""))
     return found
 
 

@@ -195,9 +195,7 @@ DatasetRefAny: TypeAlias = RemoteDatasetId | DatasetAlias | AmbiguousAlias | Dat
 
 def parse_ref(text: str) -> DatasetRef:
     """Grammar rule `DatasetRef`: a `did:odf` id or a local alias."""
-    if text.startswith(DID_ODF_PREFIX):
-        return DatasetId.parse(text)
-    return DatasetAlias.parse(text)
+    return DatasetId.parse(text) if text.startswith(DID_ODF_PREFIX) else DatasetAlias.parse(text)
 
 
 def parse_ref_remote(text: str) -> DatasetRefRemote:
@@ -205,9 +203,7 @@ def parse_ref_remote(text: str) -> DatasetRefRemote:
     if match := _REMOTE_ID.fullmatch(text):
         repo, did = match.groups()
         return RemoteDatasetId(RepoName(repo) if repo else None, DatasetId.parse(did))
-    if _URL.fullmatch(text):
-        return DatasetUrl(text)
-    return DatasetAliasRemote.parse(text)
+    return DatasetUrl(text) if _URL.fullmatch(text) else DatasetAliasRemote.parse(text)
 
 
 def parse_ref_any(text: str) -> DatasetRefAny:

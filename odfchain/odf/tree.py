@@ -180,9 +180,7 @@ def _read(hint: Any, value: Any, path: str) -> Any:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _read_enum(hint, value, path)
     variants = union_variants(hint)
-    if variants:
-        return _read_union(hint, variants, value, path)
-    return _read_object(hint, value, path)
+    return _read_union(hint, variants, value, path) if variants else _read_object(hint, value, path)
 
 
 def _read_members(name: Any, member: Any, members: dict[str, Any], path: str) -> dict[Any, Any]:

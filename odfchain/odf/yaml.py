@@ -101,9 +101,7 @@ def _scalar(event: yaml.ScalarEvent, line: int) -> Any:
         if len(text) > 40:
             raise ManifestError(f"a number of {len(text)} digits", line=line)
         return int(text)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    return text
+    return float(text) if _FLOAT.fullmatch(text) else text
 
 
 def _compose(events: Iterator[Any], limits: Limits) -> Iterator[Document]:

@@ -576,8 +576,7 @@ def _sizes(
     """Decoded size of every few rows of a row group; `most` [bytes] is the bound for all of them."""
     fixed = sum(c.width for c in chunks if c.width and not c.repeated)
     if rows * sum(c.width or _NULL_TEXT for c in chunks if not c.repeated) > most or rows > most:
-        name = _largest(chunks)
-        raise _beyond(path, name, _most(path))
+        raise _beyond(path, _largest(chunks), _most(path))
     step = _step_of(rows)
     steps = -(-rows // step)
     sizes: Sizes = np.full(steps, float(fixed * step))
@@ -689,8 +688,7 @@ def _lengths(array: pa.Array) -> Sizes:
 def _fitting(path: Path, sizes: Sizes, step: int, chunks: list[_Chunk]) -> int:
     rows = BATCH_ROWS
     while rows >= step:
-        width = rows // step
-        starts = np.arange(0, len(sizes), width)
+        starts = np.arange(0, len(sizes), rows // step)
         if not len(sizes) or np.add.reduceat(sizes, starts).max() <= PARQUET.batch_bytes:
             return rows
         rows //= 2

@@ -153,8 +153,7 @@ class RowChecks:
 
     def _check_pairs(self, values: Numbers) -> None:
         # a pair may be split over two batches: `_open` carries on
-        before = np.concatenate(([self._open], values[:-1] == _FROM))
-        wrong = before != (values == _TO)
+        wrong = np.concatenate(([self._open], values[:-1] == _FROM)) != (values == _TO)
         if wrong.any():
             at = int(np.argmax(wrong))
             if values[at] == _TO:

@@ -376,8 +376,7 @@ def _types(slices: Sequence[SliceFile], key: Sequence[str], upto: int | None) ->
 
 def _rows(item: SliceFile, key: Sequence[str], schema: pa.Schema) -> Iterator[_Rows]:
     for batch, offsets, operations in rows_of(item, key, None, also=schema.names):
-        rows = pa.Table.from_batches([fitted(batch, schema)])
-        yield _Rows(rows, offsets, takes_back(operations))
+        yield _Rows(pa.Table.from_batches([fitted(batch, schema)]), offsets, takes_back(operations))
 
 
 def _in_force(gathered: Sequence[_Rows], key: Sequence[str] | None, retracted: bool) -> _Rows:
@@ -515,8 +514,7 @@ def _times(column: pa.Array, scale: int) -> tuple[Numbers, Numbers]:
 
 
 def _number(time: Timestamp, scale: int) -> int:
-    number = time.epoch_ns // (_NANOS // scale)
-    return max(-(2**63), min(2**63 - 1, number))
+    return max(-(2**63), min(2**63 - 1, time.epoch_ns // (_NANOS // scale)))
 
 
 # Commits of what an engine or a changelog brought and check 10 of verification use this one rule; at most
@@ -532,8 +530,7 @@ def taken_back_in_vain(
     taken back may have been taken back before.
     """
     last = max((item.interval.end for item in asked), default=0)
-    earlier = [item for item in slices if item.interval.start <= last]
-    walks = _walks(earlier, asked)
+    walks = _walks([item for item in slices if item.interval.start <= last], asked)
     wrong = [offsets[walk.unmatched if in_force else walk.never_there] for offsets, walk in walks]
     found = np.unique(np.concatenate([np.zeros(0, np.uint64), *wrong]))
     within = np.zeros(len(found), dtype=bool)

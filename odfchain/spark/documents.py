@@ -227,8 +227,7 @@ class RecordsInput:
             columns = run_job(session, lambda: reader.json(given)).schema.fields
             none = not columns and run_job(session, records.isEmpty)
         except Exception as error:
-            again = isinstance(source, LineFile | SplitDocument)
-            found = self.bad_record(None) if again else None
+            found = self.bad_record(None) if isinstance(source, LineFile | SplitDocument) else None
             raise found or document_error(error, file) from error
         if none:
             return None

@@ -181,8 +181,7 @@ _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large"
 
 def first_line(error: Exception) -> str:
     """The line of a Spark error that says what happened."""
-    text = message_of(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in message_of(error).splitlines() if line.strip()]
     for line in lines:
         if match := re.search(r"\[([A-Z_.]+)\] (.*)", line):
             return match.group(2)
@@ -357,9 +356,7 @@ class Tally:
             self._stages[stage.number] = stage if older is None else stage.with_older(older)
         self._read = max(self._read, read, sum(s.read_bytes for s in self._stages.values()))
         self._written = max(self._written, written)
-        if not self._stages:
-            return None
-        return self._timed(self._of_step(), now)
+        return None if not self._stages else self._timed(self._of_step(), now)
 
     def _of_step(self) -> WorkDone:
         steps, read = self._steps, self._read

@@ -141,8 +141,7 @@ def _split(document: json_values.JsonArray, stream: BinaryIO, size: int) -> Spli
     head = stream.read(_AROUND)
     head = head[: _first_record(head, document.keys)]
     stream.seek(len(head))
-    brackets = _Brackets(len(head))
-    pieces = tuple(_pieces(stream, brackets))
+    pieces = tuple(_pieces(stream, _Brackets(len(head))))
     if not pieces or size - pieces[-1].end > _AROUND:
         raise UnsureError
     stream.seek(pieces[-1].end)
@@ -461,9 +460,7 @@ def _at_marks(marks: pa.Array, marked: pa.Array, texts: pa.Array) -> pa.Array:
     found = marked.is_valid().to_numpy(zero_copy_only=False)
     if not len(texts) == np.count_nonzero(found) == len(marks) - marks.null_count:
         raise UnsureError
-    if len(texts) == len(found):
-        return texts
-    return texts.take(pa.array(np.cumsum(found) - 1, mask=~found))
+    return texts if len(texts) == len(found) else texts.take(pa.array(np.cumsum(found) - 1, mask=~found))
 
 
 def _fits(array: pa.Array) -> bool:
@@ -531,9 +528,7 @@ def _without_others(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _float(text: str) -> Number:
-    if "e" in text or "E" in text:
-        return json_values.number_value(Decimal(text))
-    return Number(text)
+    return json_values.number_value(Decimal(text)) if "e" in text or "E" in text else Number(text)
 
 
 # Numbers as documents have them, as lines do, and as they tell a type.

@@ -328,9 +328,7 @@ def _check_named(value: Value) -> None:
 def _without_empty(value: Value) -> Value:
     if isinstance(value, dict):
         return {k: _without_empty(v) if v != {} else None for k, v in value.items()}
-    if isinstance(value, list):
-        return [_without_empty(v) if v != {} else None for v in value]
-    return value
+    return [_without_empty(v) if v != {} else None for v in value] if isinstance(value, list) else value
 
 
 # Records out of one JSON text, streamed: the elements of an array, each as its members.

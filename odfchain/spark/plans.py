@@ -226,8 +226,7 @@ class PlanWalker:
     def inside(self, sequence: Any) -> PlanNodes:
         """All expressions beneath those of a Scala collection."""
         nodes = self.jvm.java.util.ArrayList()
-        whole_tree = self._as_function(self._each(self._tree, self._adder(nodes)))
-        sequence.foreach(whole_tree)
+        sequence.foreach(self._as_function(self._each(self._tree, self._adder(nodes))))
         return self._listed(nodes)
 
     def tokens(self, sql: str) -> list[str]:

@@ -84,8 +84,7 @@ class Queries:
             for name, frame in inputs.items():
                 plan = frame._jdf.logicalPlan()  # noqa: SLF001
                 of_plan(private, jvm, plan).createOrReplaceTempView(quoted(name))
-            guard = DateGuard(walker_of(session), inputs)
-            plan = guard.plan(_last(private, jvm, plans))
+            plan = DateGuard(walker_of(session), inputs).plan(_last(private, jvm, plans))
             from pyspark.sql import DataFrame as Frame
 
             return Frame(of_plan(java_of(session), jvm, plan), session)

@@ -359,9 +359,7 @@ def _name_of_cast(node: Any) -> str | None:
     if class_name(node) != "Cast":
         return None
     child = node.child()
-    if class_name(child) != "UnresolvedAttribute":
-        return None
-    return quoted(str(child.nameParts().last()))
+    return None if class_name(child) != "UnresolvedAttribute" else quoted(str(child.nameParts().last()))
 
 
 def _tables_hint(name: str, known: Collection[str]) -> str:

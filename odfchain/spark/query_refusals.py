@@ -467,8 +467,7 @@ class StepChecker:
         """DATE 'today' and its like are computed from the clock by the parser itself."""
         if node.dataType().typeName() not in TEMPORAL:
             return
-        fragment = _source(node)
-        quoted = _QUOTED.search(fragment)
+        quoted = _QUOTED.search(_source(node))
         if quoted is None or not spells_date(quoted.group(2)):
             raise self.refuse(node, "may mean the present time", _CLOCK_HINT)
         if self._replayed and names_zone(quoted.group(2)):

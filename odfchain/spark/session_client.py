@@ -139,9 +139,7 @@ def new_name() -> str:
 
 def scratch_base(run_folder: Path) -> Path:
     """Where Spark may write, for a folder: some settings of Spark cannot hold blanks, commas or quotes."""
-    if _PLAIN_PATH.fullmatch(str(run_folder)):
-        return run_folder
-    return temporary_folder()
+    return run_folder if _PLAIN_PATH.fullmatch(str(run_folder)) else temporary_folder()
 
 
 def _cache_folder() -> Path:

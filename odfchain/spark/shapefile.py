@@ -137,9 +137,7 @@ def _chosen(names: list[str], sub_path: str | None, file: str) -> str:
 def _side_file(names: list[str], shp: str, suffix: str) -> str | None:
     """The member of the same name with another suffix, in any case."""
     wanted = shp[: -len(".shp")] + suffix
-    if wanted in names:
-        return wanted
-    return next((n for n in names if n.lower() == wanted.lower()), None)
+    return wanted if wanted in names else next((n for n in names if n.lower() == wanted.lower()), None)
 
 
 def _side_text(archive: zipfile.ZipFile, name: str | None) -> str:

@@ -535,9 +535,7 @@ def _time(text: str, per_second: int) -> int | None:
 
 
 def _floored(micros: int | None, step: int) -> int | None:
-    if micros is None or not FIRST_MICRO <= micros <= LAST_MICRO:
-        return None
-    return micros // step * step
+    return None if micros is None or not FIRST_MICRO <= micros <= LAST_MICRO else micros // step * step
 
 
 def _micros(text: str, *, integers: bool) -> int | None:

@@ -122,8 +122,7 @@ class LocalObjectStore:
         """A local file with the object's bytes, checked to hash to its name."""
         path = self.path(name)
         try:
-            found = _ordinary(path)
-            stamp = fsio.file_state(found)
+            stamp = fsio.file_state(_ordinary(path))
             # hashed once for each state (inode, size, times of change) in this process
             if self._verified.get(name) == stamp:
                 return path
@@ -164,8 +163,7 @@ class LocalObjectStore:
         for _ in fsio.sync_files([source for source, _ in files]):
             pass
         for source, name in files:
-            path = self._path(name)
-            if not fsio.move_file(source, path):
+            if not fsio.move_file(source, self._path(name)):
                 self.put_file(source, name)
             yield name
         fsio.sync_folder(self._folder)

@@ -97,8 +97,7 @@ def mask_templates(text: str) -> tuple[str, dict[str, str]]:
     templates: dict[str, str] = {}
 
     def mark(match: re.Match[str]) -> str:
-        first = _operands(match)[0]
-        if not first.startswith("env."):
+        if not _operands(match)[0].startswith("env."):
             return _value(match, {}, "")
         name = f"{prefix}{len(templates)}q"
         templates[name] = match[0]
@@ -114,7 +113,6 @@ def blanked(text: str) -> str:
 
 def shown_value(value: str) -> str:
     """What may be shown of a value, which may be a secret: its templates alone, or that there is one."""
-    names = _EXPRESSION.sub("", value)
-    if names or not value:
+    if _EXPRESSION.sub("", value) or not value:
         return "…" if value else ""
     return _OPERAND.sub(lambda match: match[0] if match[0].startswith("env.") else "…", value)

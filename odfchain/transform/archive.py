@@ -155,8 +155,7 @@ class Manifest:
         """The manifest of a checkpoint; nothing after it is read."""
         with _opened(path) as (stream, total):
             block = _read(stream, _BLOCK, path)
-            entry = _entry(block, 0, total, path)
-            return _read_manifest(stream, entry, path)
+            return _read_manifest(stream, _entry(block, 0, total, path), path)
 
     @classmethod
     def unpack(cls, path: Path, folder: Path) -> tuple[Manifest, dict[str, Path]]:

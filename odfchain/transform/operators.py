@@ -682,9 +682,7 @@ class PlanReader:
     def _from_key(output: Any, time: TimeExpression, key: TimeExpression) -> bool:
         if time.source != key.source:
             return False
-        if key.expression is None:
-            return True
-        return bool(unaliased(output).semanticEquals(key.expression))
+        return True if key.expression is None else bool(unaliased(output).semanticEquals(key.expression))
 
     def _session(self, node: PlanNode, child: Operator, session: Attribute) -> Operator | None:
         time = child.times.get(session.id)

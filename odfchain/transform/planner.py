@@ -260,8 +260,7 @@ def plan_next(
         if backlog is None:
             raise diverged(dataset, item, dataset_id, prev, head)
         now, rest = backlog.cut(item.chain)
-        event = _event(dataset_id, earlier, now)
-        reads = _planned(dataset, item, alias, event, now)
+        reads = _planned(dataset, item, alias, _event(dataset_id, earlier, now), now)
         if reads is None:
             missing.append(f"{alias} ({item.alias})" if alias != str(item.alias) else alias)
             continue

@@ -513,8 +513,7 @@ def _check_event_time(result: StructType, vocabulary: DatasetVocabulary) -> None
             f"the result has no column `{name}`: every row needs an event time",
             hint=f"select it, or name a time so: … AS {name}",
         )
-    kind = result[name].dataType.typeName()
-    if kind not in ("timestamp", "date"):
+    if result[name].dataType.typeName() not in ("timestamp", "date"):
         raise QueryError(
             f"the event time `{name}` is a {result[name].dataType.simpleString()}, not a timestamp or a date",
             hint="cast it to TIMESTAMP (times are UTC)",

@@ -370,8 +370,7 @@ def earlier(time: Column, point: ops.TimePoint | None, frame: DataFrame) -> Colu
     """The condition that a time is before a moment; false when the moment is unknown."""
     if point is None:
         return F.lit(False)
-    kind = frame.select(time).schema[0].dataType.typeName()
-    if kind == "date":
+    if frame.select(time).schema[0].dataType.typeName() == "date":
         return F.coalesce(F.unix_date(time) < -(-point.start // _DAY), F.lit(False))
     return F.coalesce(time < _moment(point.start, frame.sparkSession), F.lit(False))
 
