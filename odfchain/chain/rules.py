@@ -453,11 +453,11 @@ def _data_event_alone(event: DataEvent) -> None:
     if span.start != expected:
         raise AppendError(
             "OffsetsAreNotSequential",
-            "offset-span-start",
+            "offset-interval-start",
             f"new data starts at offset {span.start}, expected {expected}",
         )
     if span.end < span.start:
-        raise _invalid("offset-span-order", f"the offset span [{span.start}; {span.end}] is reversed")
+        raise _invalid("offset-interval-order", f"the offset interval [{span.start}; {span.end}] is reversed")
 
 
 def _one_schema(event: ev.AddPushSource | ev.SetPollingSource, rule: str) -> None:

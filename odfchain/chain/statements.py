@@ -21,15 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from odfchain.errors import (
-    InvalidIdError,
-    ManifestError,
-    NameCollisionError,
-    SignatureError,
-    StoreError,
-    UsageError,
-    WorkspaceError,
-)
+from odfchain import errors
 from odfchain.limits import ATTEST
 from odfchain.odf.canonical_json import canonical_json
 from odfchain.odf.identity import (
@@ -67,12 +59,12 @@ def read_regular(path: Path, limit: int, *, follow: bool = False) -> tuple[bytes
         return None
     except OSError as error:
         if not follow and path.is_symlink():
-            raise StoreError(f"{path}: a link is not followed (expected a file)") from None
+            raise errors.StoreError(f"{path}: a link is not followed (expected a file)") from None
         raise fsio.storage_error(error, path) from error
     try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
-            raise StoreError(f"{path}: not an ordinary file")
+            raise errors.StoreError(f"{path}: not an ordinary file")
         with os.fdopen(fd, "rb", closefd=False) as stream:
             return stream.read(limit + 1), stat.S_IMODE(info.st_mode)
     except OSError as error:
@@ -168,8 +160,8 @@ class Signed:
         text = sign_statement(key, signer, kind, self.to_json())
         try:
             read(text.encode())
-        except SignatureError as error:
-            raise UsageError(f"unreadable {what}: {error}") from None
+        except errors.SignatureError as error:
+            raise errors.UsageError(f"unreadable {what}: {error}") from None
         return text
 
 
@@ -180,7 +172,7 @@ def read_members(cls: type[_S], payload: dict[str, Any], **given: Any) -> _S:
     """The statement that a payload is; `given` are those of its fields that are not in the payload."""
     try:
         found = from_tree(cls, payload, **given)
-    except ManifestError as error:
+    except errors.ManifestError as error:
         raise malformed(str(error)) from None
     # one spelling each: what can be written in two ways would have two signed texts
     members = found.to_json()
@@ -190,9 +182,9 @@ def read_members(cls: type[_S], payload: dict[str, Any], **given: Any) -> _S:
     return found
 
 
-def malformed(why: str) -> SignatureError:
+def malformed(why: str) -> errors.SignatureError:
     """The error of a statement whose payload is not what it has to be."""
-    return SignatureError(Problem.DAMAGED, f"a malformed statement: {why}")
+    return errors.SignatureError(Problem.DAMAGED, f"a malformed statement: {why}")
 
 
 # Signers: identifiers that are ed25519 public keys, and files with the private keys.
@@ -216,12 +208,12 @@ _SMALL_ORDER_Y = frozenset({0, 1, _P - 1, _Y_OF_ORDER_8, _P - _Y_OF_ORDER_8})
 def check_public_key(key: bytes) -> None:
     """The bytes are a public key by their form: 32, in the one canonical encoding, and not of small order."""
     if len(key) != ED25519_KEY_BYTES:
-        raise SignatureError(Problem.WEAK_KEY, f"an ed25519 public key of {len(key)} bytes")
+        raise errors.SignatureError(Problem.WEAK_KEY, f"an ed25519 public key of {len(key)} bytes")
     y = int.from_bytes(key, "little") & ~(1 << 255)
     if y >= _P:
-        raise SignatureError(Problem.WEAK_KEY, "the signer's public key is not in canonical form")
+        raise errors.SignatureError(Problem.WEAK_KEY, "the signer's public key is not in canonical form")
     if y in _SMALL_ORDER_Y:
-        raise SignatureError(
+        raise errors.SignatureError(
             Problem.WEAK_KEY, "the signer's public key is a point of small order: anyone can sign for it"
         )
 
@@ -234,7 +226,7 @@ def verify_signature(key: bytes, signature: bytes, signed: bytes) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, signed)
     except (InvalidSignature, ValueError):
-        raise SignatureError(
+        raise errors.SignatureError(
             Problem.NOT_VERIFIED,
             "the signature was not made by the signer that it names, or for another text",
         ) from None
@@ -249,9 +241,9 @@ def parse_did(text: str) -> Did:
     elif text.startswith(DID_KEY_PREFIX):
         did = DidKey.parse(text)
     else:
-        raise InvalidIdError(f"{text[:80]!r} is neither a did:odf nor a did:key")
+        raise errors.InvalidIdError(f"{text[:80]!r} is neither a did:odf nor a did:key")
     if str(did) != text:
-        raise InvalidIdError(f"{text!r} is another spelling of {did}")
+        raise errors.InvalidIdError(f"{text!r} is another spelling of {did}")
     return did
 
 
@@ -260,7 +252,7 @@ def create_key_file(path: Path) -> DatasetKey:
     key = DatasetKey.generate()
     if not fsio.create_file(path, key.to_pem(), mode=0o600):
         message = f"{path}: the file already exists"
-        raise NameCollisionError(message, hint="choose another name; keys are not replaced")
+        raise errors.NameCollisionError(message, hint="choose another name; keys are not replaced")
     return key
 
 
@@ -271,14 +263,14 @@ def read_key_file(path: Path) -> DatasetKey:
         raise fsio.no_file(path, "make a key with `odfchain key create`")
     pem, mode = found
     if len(pem) > ATTEST.key_file_bytes:
-        raise InvalidIdError(f"{path}: more than {ATTEST.key_file_bytes} bytes are not a private key")
+        raise errors.InvalidIdError(f"{path}: more than {ATTEST.key_file_bytes} bytes are not a private key")
     try:
         key = DatasetKey.from_pem(pem)
-    except InvalidIdError as error:
-        raise InvalidIdError(f"{path}: {error}") from None
+    except errors.InvalidIdError as error:
+        raise errors.InvalidIdError(f"{path}: {error}") from None
     if mode & 0o077:
         message = f"{path}: mode {mode:04o} lets others read a private key"
-        raise WorkspaceError(message, hint=f"chmod 600 {path}")
+        raise errors.WorkspaceError(message, hint=f"chmod 600 {path}")
     return key
 
 
@@ -310,12 +302,12 @@ class StatementType(StrEnum):
 def sign_statement(key: DatasetKey, signer: Did, kind: StatementType, payload: dict[str, Any]) -> str:
     """The signed form of a statement, one line without its end; `UsageError` where it can have none."""
     if signer.public_key != key.dataset_id.public_key:
-        raise UsageError(f"the key is not that of {signer}")
+        raise errors.UsageError(f"the key is not that of {signer}")
     header = {"alg": ALGORITHM, "kid": str(signer), "typ": str(kind)}
     signed = b".".join(_encode(canonical_json(part)) for part in (header, payload))
     text = b".".join((signed, _encode(key.sign(signed)))).decode("ascii")
     if len(text) > ATTEST.statement_bytes:
-        raise UsageError(f"a statement of {len(text)} bytes (at most {ATTEST.statement_bytes})")
+        raise errors.UsageError(f"a statement of {len(text)} bytes (at most {ATTEST.statement_bytes})")
     return text
 
 
@@ -336,20 +328,22 @@ def read_statement(text: bytes, kind: StatementType, *, verified: bool = True) -
 def _signer(header: dict[str, Any], kind: StatementType) -> Did:
     algorithm, kid, typ = (header.get(name) for name in ("alg", "kid", "typ"))
     if algorithm != ALGORITHM:
-        raise SignatureError(
+        raise errors.SignatureError(
             Problem.WRONG_ALGORITHM,
             f"the signature's algorithm is {_shown(algorithm)} (only {ALGORITHM} counts)",
         )
     if foreign := sorted(header.keys() - _HEADER):
-        raise SignatureError(
+        raise errors.SignatureError(
             Problem.FOREIGN_HEADER,
             f"the signature's header has {_shown(foreign[0])}, which may not decide how it is checked",
         )
     if typ != kind:
-        raise SignatureError(Problem.WRONG_TYPE, f"a signed statement of type {_shown(typ)}, not {kind}")
+        raise errors.SignatureError(
+            Problem.WRONG_TYPE, f"a signed statement of type {_shown(typ)}, not {kind}"
+        )
     try:
         signer = parse_did(kid if isinstance(kid, str) else "")
-    except InvalidIdError:
+    except errors.InvalidIdError:
         raise _damaged(f"its signer {_shown(kid)} is not a did:odf or did:key") from None
     check_public_key(signer.public_key)
     return signer
@@ -374,13 +368,13 @@ def _object(data: bytes, part: str) -> dict[str, Any]:
         found = json.loads(data)
         if isinstance(found, dict) and canonical_json(found) == data:
             return found
-    except (ValueError, RecursionError, UsageError):
+    except (ValueError, RecursionError, errors.UsageError):
         pass
     raise _damaged(f"its {part} is not canonical JSON")
 
 
-def _damaged(why: str) -> SignatureError:
-    return SignatureError(Problem.DAMAGED, f"not a signed statement: {why}")
+def _damaged(why: str) -> errors.SignatureError:
+    return errors.SignatureError(Problem.DAMAGED, f"not a signed statement: {why}")
 
 
 def _shown(value: Any) -> str:

@@ -26,22 +26,9 @@ from odfchain.ingest import fetching
 from odfchain.odf import sources as src
 from odfchain.odf.events import SourceState
 from odfchain.odf.times import Timestamp
+from odfchain.storage import locations
 from odfchain.storage.http_client import HttpPool, request_headers
 from odfchain.storage.http_rules import Deadline, Headers, TransientError
-from odfchain.storage.locations import (
-    ENVIRONMENT_HINT,
-    Location,
-    Target,
-    Url,
-    open_store,
-    parse_target,
-    public_name,
-    redact,
-    scheme_of,
-    store_message,
-    unescape,
-    unreadable_name,
-)
 from odfchain.storage.routes import connect, resolve
 from odfchain.storage.template import expand, names_in
 from odfchain.text import one_line
@@ -62,7 +49,7 @@ _SUPPORTED = "file, http, https, ftp, s3, gs, az, azure and abfs are"
 
 def fetch_url(step: src.FetchStepUrl, context: fetching.FetchContext) -> fetching.FetchResult:
     """New bytes behind the step's URL, or `UP_TO_DATE`; templates are filled in from the variables."""
-    name = public_name(step.url)
+    name = locations.public_name(step.url)
     url = expand(step.url, context.variables, where=name)
     headers = [
         (h.name, expand(h.value, context.variables, where=f"{name}: header {h.name}"))
@@ -90,7 +77,7 @@ def fetch_url(step: src.FetchStepUrl, context: fetching.FetchContext) -> fetchin
 def _scheme(url: str, name: str) -> str:
     if not url.isprintable():
         raise FetchError(f"{name}: the URL has control characters")
-    scheme = scheme_of(url)
+    scheme = locations.scheme_of(url)
     if not scheme:
         raise FetchError(f"{name}: not a URL", hint="for a file write file:///absolute/path")
     if scheme not in ("file", "http", "https", "ftp", *OBJECT_STORES):
@@ -100,12 +87,12 @@ def _scheme(url: str, name: str) -> str:
 
 def check_url(url: str) -> None:
     """Something may be behind a URL without templates, as far as its form says."""
-    name = public_name(url)
+    name = locations.public_name(url)
     scheme = _scheme(url, name)
     if scheme == "file":
         _file_path(url, name)
     elif scheme in ("http", "https"):
-        parse_target(url, name=name)
+        locations.parse_target(url, name=name)
 
 
 def _time_from_path(step: src.FetchStepUrl, url: str, secrets: frozenset[str], name: str) -> Timestamp | None:
@@ -114,11 +101,11 @@ def _time_from_path(step: src.FetchStepUrl, url: str, secrets: frozenset[str], n
         return None
     from odfchain.ingest.fetch_files import from_path
 
-    path = _parsed(Url, url, name).path
+    path = _parsed(locations.Url, url, name).path
     try:
         return from_path(step.event_time.pattern, step.event_time.timestamp_format, path)
     except FetchError as error:
-        if redact(path, secrets) == path:
+        if locations.redact(path, secrets) == path:
             raise
         pattern = one_line(step.event_time.pattern)
         raise FetchError(
@@ -130,14 +117,14 @@ def _parsed(parse: Callable[[str], _T], url: str, name: str) -> _T:
     try:
         return parse(url)
     except InvalidIdError as error:
-        shown = unreadable_name(name) if error.message == "not a valid URL" else name
+        shown = locations.unreadable_name(name) if error.message == "not a valid URL" else name
         raise FetchError(f"{shown}: {error.message}", hint=error.hint) from None
 
 
 def _host(url: str) -> tuple[str, int | None]:
     # empty for an unreadable URL, which the fetcher reports
     try:
-        return Url(url).host, Url(url).port
+        return locations.Url(url).host, locations.Url(url).port
     except InvalidIdError:
         return "", None
 
@@ -168,7 +155,7 @@ def _fetch_file(url: str, context: fetching.FetchContext) -> fetching.FetchResul
 
 
 def _file_path(url: str, name: str) -> Path:
-    parts = _parsed(Url, url, name).parts
+    parts = _parsed(locations.Url, url, name).parts
     if parts.netloc.lower() not in ("", "localhost"):
         raise FetchError(
             f"{name}: names another host",
@@ -178,7 +165,7 @@ def _file_path(url: str, name: str) -> Path:
         raise FetchError(f"{name}: a file has no query", hint="in a path write ? as %3F and # as %23")
     if "%2f" in parts.path.lower():
         raise FetchError(f"{name}: an escaped slash", hint="where / is meant, write it so")
-    raw = unescape(parts.path)
+    raw = locations.unescape(parts.path)
     if not raw.startswith(b"/") or b"\0" in raw:
         raise FetchError(f"{name}: not an absolute path", hint="write file:///absolute/path")
     return Path(os.fsdecode(raw))
@@ -225,7 +212,7 @@ class _HttpFetch:
         download: fetching.Download,
         sent: Mapping[str, str],
     ) -> None:
-        self._target = parse_target(url, name=context.name)
+        self._target = locations.parse_target(url, name=context.name)
         context.check_host(sent, self._target.host, self._target.port)
         self._given = [_checked(key, value, context.name) for key, value in headers]
         if self._target.user is not None and "authorization" not in (key.lower() for key, _ in self._given):
@@ -250,7 +237,7 @@ class _HttpFetch:
         ):
             return self._take(response, where, conditional=asked is not None)
 
-    def _check_redirect(self, target: Target) -> None:
+    def _check_redirect(self, target: locations.Target) -> None:
         text = f"{target.host}{target.path.decode('latin-1')}"
         self._context.check_redirect(self._sent, target.host, target.port, text)
 
@@ -306,7 +293,7 @@ class _HttpFetch:
                 if len(body) >= _EXCERPT or b"\n" in body.lstrip():
                     break
         lines = body[:_EXCERPT].decode("utf-8", "replace").strip().splitlines()
-        line = one_line(redact(lines[0], self._context.secrets)) if lines else ""
+        line = one_line(locations.redact(lines[0], self._context.secrets)) if lines else ""
         return "" if line.startswith("<") else line
 
 
@@ -349,11 +336,11 @@ def fetch_object(url: str, context: fetching.FetchContext) -> fetching.FetchResu
     The state is the entity tag, else the time of the last modification, of the very bytes that were brought.
     The event time is the time of the last modification.
     """
-    place = _parsed(Location.parse, url, context.name)
+    place = _parsed(locations.Location.parse, url, context.name)
     with fetching.Download(context) as download, _store_errors(context, download.deadline):
         import obstore
 
-        store = open_store(place, context.limits, download.deadline.remaining)
+        store = locations.open_store(place, context.limits, download.deadline.remaining)
         if context.is_known(_object_state(obstore.head(store, place.key))):
             return fetching.UP_TO_DATE
         download.deadline.check()
@@ -393,7 +380,8 @@ def _store_errors(context: fetching.FetchContext, deadline: Deadline) -> Iterato
     except (BaseError, OSError, ValueError, OverflowError) as error:
         deadline.check()
         raise FetchError(
-            f"{context.name}: {store_message(error, context.secrets)}", hint=ENVIRONMENT_HINT
+            f"{context.name}: {locations.store_message(error, context.secrets)}",
+            hint=locations.ENVIRONMENT_HINT,
         ) from error
 
 
@@ -569,11 +557,11 @@ def parse_place(url: str, *, name: str) -> FtpAddress:
     """
     host, port = _host(url)
     port = ftplib.FTP_PORT if port is None else port
-    masked = unreadable_name(name)  # a / ? or # in a password ends the host early
+    masked = locations.unreadable_name(name)  # a / ? or # in a password ends the host early
     if not host or not port:
         hint = "write it like ftp://host/path; in a user and password write / as %2F, ? as %3F and # as %23"
         raise FetchError(f"{masked}: not a valid URL", hint=hint)
-    parts = Url(url).parts
+    parts = locations.Url(url).parts
     if parts.query or parts.fragment:
         raise FetchError(f"{masked}: an ftp URL has no query", hint="in a path write ? as %3F and # as %23")
     path = parts.path
@@ -596,7 +584,7 @@ def parse_place(url: str, *, name: str) -> FtpAddress:
 
 
 def _ftp_text(segment: str) -> str:
-    return unescape(segment).decode(WIRE)
+    return locations.unescape(segment).decode(WIRE)
 
 
 @dataclass(slots=True)
@@ -680,7 +668,7 @@ def _ftp_errors(context: fetching.FetchContext) -> Iterator[None]:
         raise TransientError(f"the connection was lost: {said}") from error
     except ftplib.Error as error:
         said = str(error).encode(WIRE).decode("utf-8", "replace")
-        said = one_line(redact(said, context.secrets))
+        said = one_line(locations.redact(said, context.secrets))
         if isinstance(error, ftplib.error_perm):
             if said.startswith("550"):
                 raise SourceNotFoundError(f"{context.name}: not found: FTP reply {said}") from error

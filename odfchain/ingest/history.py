@@ -43,18 +43,10 @@ from odfchain.spark.jobs import task_results
 from odfchain.spark.stage import WrittenFile, write_into_store, write_ordered
 from odfchain.spark.types import col, latest_rows, physical_struct
 from odfchain.storage import fsio
+from odfchain.workspace import read_slices
 from odfchain.workspace.commit import StagedFile, slice_path
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.read_slices import (
-    METADATA_KEY,
-    RecordedRows,
-    RecordedSlice,
-    StateCheckpoint,
-    checkpoint_is_due,
-    describe,
-    read_description,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +63,7 @@ class WriterState:
     checkpoint: Checkpoint | None
     watermark: Timestamp | None
     source_state: SourceState | None
-    recorded: Callable[[], RecordedRows]
+    recorded: Callable[[], read_slices.RecordedRows]
     """The recorded rows to compare with, found on first use."""
     has_source: bool = False
     """True if the chain defines where rows come from; without that a new column is taken for an accident."""
@@ -102,7 +94,7 @@ class WriterState:
     def look_back(
         self,
         session: SparkSession,
-        new: tuple[RecordedSlice, ...],
+        new: tuple[read_slices.RecordedSlice, ...],
         schema: ds.DataSchema,
         staging: Path,
         most: int = 0,
@@ -112,7 +104,7 @@ class WriterState:
         `schema` is that of the dataset with `new`; one task takes up to `most` bytes (0: `task_bytes`).
         """
 
-        def extended() -> RecordedRows:
+        def extended() -> read_slices.RecordedRows:
             before = self.recorded()
             return dataclasses.replace(before, slices=(*before.slices, *new))
 
@@ -124,7 +116,7 @@ class WriterState:
         # one of another tool does not, because its maker has not seen the new rows
         kept = self.checkpoint if after.checkpoint is not None else None
         before = after.for_state(self.merge.primary_key) if keeps else after
-        if not keeps or not checkpoint_is_due(before):
+        if not keeps or not read_slices.checkpoint_is_due(before):
             return LookBack(lambda: after, kept, carried=kept)
         facts, made = _write_checkpoint(session, self, before, schema, staging, most)
         name = Multihash.parse(facts.physical_hash)
@@ -136,8 +128,8 @@ class WriterState:
         )
 
     def only_relevant(
-        self, known: RecordedRows, keys: Callable[[], pa.Table], *, index: bool
-    ) -> RecordedRows:
+        self, known: read_slices.RecordedRows, keys: Callable[[], pa.Table], *, index: bool
+    ) -> read_slices.RecordedRows:
         """The known rows without slices that have none of these `keys`, by footers or an `index`."""
         assert self.schema is not None  # noqa: S101 - a slice was known
         fields = [f for name in self.merge.primary_key if (f := self.schema.field(name)) is not None]
@@ -155,7 +147,7 @@ class WriterState:
         condition = with_any_of(quoted(asked.column_names[0]), asked.column(0), asked.schema.field(0).type)
         committed = [piece for piece in known.slices if piece.name is not None]
         files.keep_only(committed)
-        kept: set[RecordedSlice] = set(known.slices).difference(committed)
+        kept: set[read_slices.RecordedSlice] = set(known.slices).difference(committed)
         for piece in committed:
             if not piece.may_hold(condition):
                 continue
@@ -208,7 +200,7 @@ def staged_file(facts: SliceFacts, since: float) -> StagedFile:
 class LookBack:
     """The recorded rows that the next merge compares with."""
 
-    recorded: Callable[[], RecordedRows]
+    recorded: Callable[[], read_slices.RecordedRows]
     checkpoint: Checkpoint | None
     """The new checkpoint of the block; of several blocks, the last one's."""
     carried: Checkpoint | None = None
@@ -218,7 +210,7 @@ class LookBack:
 
 
 def read_recorded(
-    session: SparkSession, recorded: RecordedRows, fields: tuple[ds.DataField, ...]
+    session: SparkSession, recorded: read_slices.RecordedRows, fields: tuple[ds.DataField, ...]
 ) -> DataFrame | None:
     """Recorded rows with some of their columns as physical types; None when nothing was ever recorded."""
     if (files := files_of(session)) is not None:
@@ -234,22 +226,22 @@ def read_recorded(
 
 def _recorded_rows(
     dataset: DatasetFiles, state: DatasetState, session: Callable[[], SparkSession]
-) -> RecordedRows:
+) -> read_slices.RecordedRows:
     # a checkpoint stays in the store if it can
     if state.checkpoint is None or not dataset.checkpoints.on_demand:
-        return RecordedRows.of(dataset, state)
+        return read_slices.RecordedRows.of(dataset, state)
     files = files_of(session())
     if files is None:
-        return RecordedRows.of(dataset, state)
+        return read_slices.RecordedRows.of(dataset, state)
 
-    def describe(key: str) -> StateCheckpoint | None:
+    def describe(key: str) -> read_slices.StateCheckpoint | None:
         return task_results(session(), functools.partial(_describe, files=files, key=key), 1)[0]
 
-    return RecordedRows.of(dataset, state, describe)
+    return read_slices.RecordedRows.of(dataset, state, describe)
 
 
-def _describe(_: int, files: ExecutorFiles, key: str) -> StateCheckpoint | None:
-    found = read_description(files.bring(key), key)
+def _describe(_: int, files: ExecutorFiles, key: str) -> read_slices.StateCheckpoint | None:
+    found = read_slices.read_description(files.bring(key), key)
     return None if found is None else dataclasses.replace(found, path=None)
 
 
@@ -258,7 +250,7 @@ _UNPACKED = 3
 _FIXED_BYTES, _TEXT_BYTES = 8, 24
 
 
-def bytes_of(recorded: RecordedRows, schema: ds.DataSchema, names: Sequence[str]) -> int:
+def bytes_of(recorded: read_slices.RecordedRows, schema: ds.DataSchema, names: Sequence[str]) -> int:
     """About what some columns of recorded rows take in memory: by number and types, or by their files."""
     fields = [f for f in schema.fields if f.name in names]
     long = (ds.DataTypeString, ds.DataTypeBinary, *NESTED)
@@ -269,7 +261,9 @@ def bytes_of(recorded: RecordedRows, schema: ds.DataSchema, names: Sequence[str]
     return int((rows + (recorded.checkpoint.rows if recorded.checkpoint else 0)) * each)
 
 
-def recorded_files(session: SparkSession, known: RecordedRows, fields: Iterable[pa.Field]) -> RecordedFiles:
+def recorded_files(
+    session: SparkSession, known: read_slices.RecordedRows, fields: Iterable[pa.Field]
+) -> RecordedFiles:
     """The same rows as files that a task of the session reads, verified."""
     files = files_of(session)
     keys = map(str, known.paths()) if files is None else known.keys(files)
@@ -279,18 +273,18 @@ def recorded_files(session: SparkSession, known: RecordedRows, fields: Iterable[
 def _write_checkpoint(
     session: SparkSession,
     state: WriterState,
-    recorded: RecordedRows,
+    recorded: read_slices.RecordedRows,
     schema: ds.DataSchema,
     staging: Path,
     most: int,
-) -> tuple[WrittenFile, StateCheckpoint]:
+) -> tuple[WrittenFile, read_slices.StateCheckpoint]:
     vocabulary, key = state.vocabulary, state.merge.primary_key
     fields = tuple(f for f in schema.fields if f.name != vocabulary.system_time_column)
     last = recorded.slices[-1].offsets.end
     spec = _StateSpec(
         schema=slice_schema(ds.DataSchema(fields=fields)).serialize().to_pybytes(),
         vocabulary=vocabulary,
-        metadata={METADATA_KEY: describe(key, last)},
+        metadata={read_slices.METADATA_KEY: read_slices.describe(key, last)},
         folder=str(staging),
     )
     files, place = files_of(session), state.keys("checkpoints")
@@ -309,7 +303,7 @@ def _write_checkpoint(
         assert found is not None  # noqa: S101 - `_write_state` always says something
         facts = WrittenFile(**found)
     path = Path(facts.path) if facts.path else None
-    return facts, StateCheckpoint(path, key, last, facts.rows, f"{place}/{facts.physical_hash}")
+    return facts, read_slices.StateCheckpoint(path, key, last, facts.rows, f"{place}/{facts.physical_hash}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,10 +374,10 @@ class KeyFiles:
     kind: str
     """Names the columns of the key and their types."""
 
-    def _path(self, piece: RecordedSlice) -> Path:
+    def _path(self, piece: read_slices.RecordedSlice) -> Path:
         return self.folder / f"{piece.name}.{self.kind}"
 
-    def holds_any(self, piece: RecordedSlice, wanted: Numbers) -> bool | None:
+    def holds_any(self, piece: read_slices.RecordedSlice, wanted: Numbers) -> bool | None:
         """True if the slice has one of these hashes; None where its file is missing or damaged."""
         found, sum_, rows = False, self._sum_before(piece), 0
         try:
@@ -398,7 +392,7 @@ class KeyFiles:
             return None
         return found if rows == piece.rows and head == _HEAD.pack(_MAGIC, sum_) else None
 
-    def write(self, piece: RecordedSlice, hashes: Iterable[Numbers]) -> None:
+    def write(self, piece: read_slices.RecordedSlice, hashes: Iterable[Numbers]) -> None:
         """Keep the hashes of a slice; a disk that takes no more only costs time."""
         sum_ = self._sum_before(piece)
         try:
@@ -414,11 +408,11 @@ class KeyFiles:
         except StoreError:
             return
 
-    def _sum_before(self, piece: RecordedSlice) -> int:
+    def _sum_before(self, piece: read_slices.RecordedSlice) -> int:
         # binds the file to its slice and key
         return zlib.crc32(self._path(piece).name.encode())
 
-    def keep_only(self, slices: Sequence[RecordedSlice]) -> None:
+    def keep_only(self, slices: Sequence[read_slices.RecordedSlice]) -> None:
         """Remove what belongs to no slice any more."""
         names = {str(piece.name) for piece in slices}
         for path in self.folder.glob("*.*") if self.folder.is_dir() else ():

@@ -18,16 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, IngestError, OdfchainError
+from odfchain.ingest import merge_strategies as strategies
 from odfchain.ingest.history import LARGEST_INPUT, WriterState, bytes_of, read_recorded, recorded_files
-from odfchain.ingest.merge_strategies import (
-    NUMBER,
-    OTHER_ROW,
-    Fault,
-    FaultKind,
-    Policies,
-    change_order,
-    columns_looked_at,
-)
 from odfchain.ingest.merge_task import (
     Buckets,
     MergeRules,
@@ -202,11 +194,11 @@ class InputMerge:
             timed=timed,
         )  # fmt: skip
 
-    def _policies(self) -> Policies:
+    def _policies(self) -> strategies.Policies:
         options = self.options
         bound = None if options.merging.allow_future else options.latest_believed
         after = Duration(bound.epoch_ms - options.system_time.epoch_ms) if bound else None
-        return Policies(
+        return strategies.Policies(
             options.event_time.epoch_ms,
             options.merging.duplicate_keys,
             options.merging.late_edits,
@@ -237,7 +229,7 @@ class InputMerge:
         state, vocabulary = self.state, self.state.vocabulary
         edits, last = self.options.merging.late_edits, [self, *following][-1]
         # every input has all columns of the dataset so far
-        columns = columns_looked_at(state.merge, last.data.names, edits, taken_back=taken_back)
+        columns = strategies.columns_looked_at(state.merge, last.data.names, edits, taken_back=taken_back)
         if state.prev_offset is None or state.schema is None or not columns:
             return None, ()
         recorded = state.recorded()
@@ -285,7 +277,7 @@ class InputMerge:
             for f in self.data.fields
         ]
         finer = [col(f"{FINER}{name}") for name in source.finer]
-        return source.frame.select(col(ROW_ID).alias(NUMBER), *columns, *finer)
+        return source.frame.select(col(ROW_ID).alias(strategies.NUMBER), *columns, *finer)
 
     def _place(self, session: SparkSession) -> StoreFolder | None:
         files = files_of(session)
@@ -324,13 +316,13 @@ class InputMerge:
 
         source, merging, given, spec = self.source, self.options.merging, self._given(), self.spec()
         edits = recorded is not None and merging.late_edits is not LateEdits.IGNORE
-        order = change_order(rules.strategy, rules.vocabulary, edits=edits)
+        order = strategies.change_order(rules.strategy, rules.vocabulary, edits=edits)
         fields = tuple(f for f in self.target.fields if f.name in names)
         history = None if recorded is None else read_recorded(source.session, recorded, fields)
         looked_at = () if recorded is None else tuple(rules.fields(f.name for f in fields))
         buckets = Buckets(rules, self.target, given, history, looked_at, number)
         columns, layout = run_layout(spec, order)
-        said: list[tuple[Counter[str], Fault | None]] = []
+        said: list[tuple[Counter[str], strategies.Fault | None]] = []
 
         def leave(into: str | StoreFolder) -> list[RunFacts]:
             try:
@@ -347,11 +339,11 @@ class InputMerge:
 
         def number_of(row: int) -> int:
             # the rows of buckets know only what orders them
-            return run_job(given.sparkSession, lambda: given.where(col(NUMBER) < row).count() + 1)
+            return run_job(given.sparkSession, lambda: given.where(col(strategies.NUMBER) < row).count() + 1)
 
         def row_at(place: int) -> int:
             ordered = given.orderBy(*[col(name).asc_nulls_first() for name in order])
-            rows = ordered.offset(place).limit(1).select(NUMBER)
+            rows = ordered.offset(place).limit(1).select(strategies.NUMBER)
             return number_of(run_job(given.sparkSession, rows.collect)[0][0])
 
         ((counts, fault),) = said
@@ -384,13 +376,13 @@ class InputMerge:
         file = self.source.file
         if (fault := outcome.fault) is None:
             return
-        if fault.kind == FaultKind.FUTURE:
+        if fault.kind == strategies.FaultKind.FUTURE:
             raise IngestError(
                 f"{file}: row {fault.row:,} {fault.message}",
                 flag=ALLOW_FUTURE,
                 setting="set ingest.maxFuture, or the source's `watermark: {maxFuture: …}`",
             )
-        message = fault.message.replace(OTHER_ROW, f"{fault.other:,}")
+        message = fault.message.replace(strategies.OTHER_ROW, f"{fault.other:,}")
         refused = BadInputError(message, file=file, row=fault.row, hint=fault.hint or None)
         key = [self.target.field(name) for name in self.state.merge.primary_key]
         # a required column that is null is named as such

@@ -22,18 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odfchain.ingest.merge_strategies import (
-    GIVEN_TIME,
-    NUMBER,
-    Changes,
-    Fault,
-    NewRows,
-    Policies,
-    RefusedInputError,
-    State,
-    columns_looked_at,
-    first_fault,
-)
+from odfchain.ingest import merge_strategies as strategies
 from odfchain.lazy import F, t
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
@@ -64,7 +53,7 @@ class MergeRules:
 
     strategy: src.MergeStrategy
     vocabulary: DatasetVocabulary
-    policies: Policies
+    policies: strategies.Policies
     names: tuple[str, ...]
     """Data columns of the input, those that are filled included."""
     schema: bytes
@@ -77,7 +66,7 @@ class MergeRules:
         target = pa.ipc.read_schema(pa.py_buffer(self.schema))
         return [target.field(name).with_nullable(True).remove_metadata() for name in names]
 
-    def read(self, batches: Iterable[pa.RecordBatch]) -> tuple[NewRows, Counter[str]]:
+    def read(self, batches: Iterable[pa.RecordBatch]) -> tuple[strategies.NewRows, Counter[str]]:
         """The rows of an input in their order and in the types of the dataset, and what they count."""
         operation = self.vocabulary.operation_type_column if self.strategy.TAKES_OPERATIONS else None
         fields = self.fields(name for name in self.names if name != operation)
@@ -87,8 +76,8 @@ class MergeRules:
             counts["rows"] += len(batch)
             for column, field in zip(pieces, fields, strict=True):
                 column.append(self._column(batch, field, counts))
-            if NUMBER in batch.schema.names:
-                numbers.append(batch.column(NUMBER).to_numpy(zero_copy_only=False))
+            if strategies.NUMBER in batch.schema.names:
+                numbers.append(batch.column(strategies.NUMBER).to_numpy(zero_copy_only=False))
             if operation in batch.schema.names:
                 operations.append(batch.column(operation))
             for name in batch.schema.names:
@@ -104,7 +93,7 @@ class MergeRules:
             places = np.argsort(order, kind="stable")
             order, rows = order[places], rows.take(pa.array(places)).combine_chunks()
             given = given and given.take(pa.array(places))
-        new = NewRows(rows, order, self.vocabulary, self.policies, given)
+        new = strategies.NewRows(rows, order, self.vocabulary, self.policies, given)
         time = self.vocabulary.event_time_column
         if time in self.strategy.primary_key:
             # a key is compared as it will be recorded
@@ -131,25 +120,25 @@ class MergeRules:
                     column = pc.subtract(numbers, rest).cast(kind)
         return as_declared(column, field)
 
-    def state(self, recorded: Iterable[pa.RecordBatch]) -> State:
+    def state(self, recorded: Iterable[pa.RecordBatch]) -> strategies.State:
         """What inputs are compared with."""
         if isinstance(self.strategy, src.MergeStrategyChangelogStream):
             # all columns but the event time of what is taken back
             left_out = (self.vocabulary.event_time_column, self.vocabulary.operation_type_column)
             values = [name for name in self.names if name not in left_out]
-            return State.by_values(recorded, values, self.vocabulary)
-        return State.of(recorded, self.strategy, self.vocabulary, self.policies.edits)
+            return strategies.State.by_values(recorded, values, self.vocabulary)
+        return strategies.State.of(recorded, self.strategy, self.vocabulary, self.policies.edits)
 
-    def merged(self, new: NewRows, recorded: State | None) -> Changes:
+    def merged(self, new: strategies.NewRows, recorded: strategies.State | None) -> strategies.Changes:
         """The rows to append; errors as `NewRows.merged`."""
         if self.timed:
             new, recorded = new.with_times_taken_back(recorded) if new.without_time() else new, None
         return new.merged(self.strategy, recorded)
 
-    def as_recorded(self, changes: Changes, order: Numbers, start: int) -> pa.Table:
+    def as_recorded(self, changes: strategies.Changes, order: Numbers, start: int) -> pa.Table:
         """Changes as they are recorded from an offset on, in the columns that are looked at."""
         offset, operation = self.vocabulary.offset_column, self.vocabulary.operation_type_column
-        looked_at = columns_looked_at(self.strategy, self.names, self.policies.edits)
+        looked_at = strategies.columns_looked_at(self.strategy, self.names, self.policies.edits)
         names = [name for name in looked_at if name != operation]
         rows = changes.columns([operation, *names], order)
         offsets, system = np.arange(start, start + len(rows)), self.fields((offset, operation))
@@ -194,7 +183,7 @@ class Outcome:
 
     counts: Counter[str]
     facts: tuple[SliceFacts, ...] = ()
-    fault: Fault | None = None
+    fault: strategies.Fault | None = None
     row: int = 0
     """The row that was asked for."""
     looks_back: bool = False
@@ -265,7 +254,7 @@ class MergeTask:
         new = dataclasses.replace(new, numbers=np.arange(1, len(new.rows) + 1))
         try:
             changes = rules.merged(new, held.state(rules))
-        except RefusedInputError as refused:
+        except strategies.RefusedInputError as refused:
             return Outcome(counts, fault=refused.fault)
         counts += changes.counts
         if not len(changes):
@@ -286,15 +275,15 @@ class _Held:
     def __init__(self, files: RecordedFiles | None, next_offset: int) -> None:
         self.next_offset = next_offset
         self._files = files
-        self._state: State | None = None
+        self._state: strategies.State | None = None
 
-    def state(self, rules: MergeRules) -> State | None:
+    def state(self, rules: MergeRules) -> strategies.State | None:
         """What an input is compared with; None where nothing is recorded, or looked at."""
         if self._files is not None:
             self._state, self._files = rules.state(self._files.batches()), None
         return self._state
 
-    def add(self, rules: MergeRules, changes: Changes, order: Numbers, *, last: bool) -> None:
+    def add(self, rules: MergeRules, changes: strategies.Changes, order: Numbers, *, last: bool) -> None:
         """These changes are recorded now."""
         if rules.strategy.LOOKS_BACK and not last:
             before = [] if self._state is None else self._state.rows.to_batches()
@@ -303,7 +292,7 @@ class _Held:
         self.next_offset += len(order)
 
 
-def _batches(changes: Changes, names: Sequence[str], order: Numbers) -> Iterator[pa.RecordBatch]:
+def _batches(changes: strategies.Changes, names: Sequence[str], order: Numbers) -> Iterator[pa.RecordBatch]:
     data = [name for name in names if name in changes.source.column_names]
     source = changes.source.select(data)
     sizes = np.zeros(len(order), np.int64)
@@ -371,12 +360,12 @@ class BucketMerge:
         """What comes of new rows, and of recorded ones with the same keys: runs, counts, a fault."""
         # without the column that names the bucket
         given = new.select(range(len(self.columns))).rename_columns(self.columns)
-        rows, counts = self.rules.read(given.sort_by(NUMBER).combine_chunks().to_batches())
+        rows, counts = self.rules.read(given.sort_by(strategies.NUMBER).combine_chunks().to_batches())
         fault, runs = None, list[RunFacts]()
         try:
             recorded = self.rules.state(self._declared(old)) if self.recorded else None
             changes = self.rules.merged(rows, recorded)
-        except RefusedInputError as refused:
+        except strategies.RefusedInputError as refused:
             fault = refused.fault
         else:
             counts += changes.counts
@@ -422,7 +411,7 @@ class Buckets:
 
     def leave(
         self, into: str | StoreFolder, layout: RunLayout, names: Sequence[str]
-    ) -> tuple[Counter[str], Fault | None, list[RunFacts]]:
+    ) -> tuple[Counter[str], strategies.Fault | None, list[RunFacts]]:
         """Merge, and leave the changes as runs; (counts, the first fault, the runs)."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -444,7 +433,11 @@ class Buckets:
         rows = [pickle.loads(row["said"]) for row in collected]  # noqa: S301 - by our own tasks
         faults = [fault for _, fault, _ in rows if fault is not None]
         counts = sum((counts for counts, _, _ in rows), Counter[str]())
-        return counts, first_fault(faults) if faults else None, [run for _, _, runs in rows for run in runs]
+        return (
+            counts,
+            strategies.first_fault(faults) if faults else None,
+            [run for _, _, runs in rows for run in runs],
+        )
 
     def _bucketed(self, frame: DataFrame) -> DataFrame:
         # by position: names with dots and backticks are syntax where columns are named
@@ -457,9 +450,11 @@ class Buckets:
         return frame.select(*columns, F.pmod(hashed, F.lit(self.number)).alias("bucket"))
 
     def _physical(self, name: str) -> SparkType:
-        if name == NUMBER:
+        if name == strategies.NUMBER:
             return t.LongType()
-        field = self.target.field(self.rules.vocabulary.event_time_column if name == GIVEN_TIME else name)
+        field = self.target.field(
+            self.rules.vocabulary.event_time_column if name == strategies.GIVEN_TIME else name
+        )
         assert field is not None  # noqa: S101 - a column of the dataset
         return physical_type(field.type)
 

@@ -175,7 +175,7 @@ def _connection(jvm: subprocess.Popen[bytes], info: Path, log: Path, unwanted: C
         if unwanted():
             raise EngineError("Spark is not needed any more")
         if jvm.poll() is not None or time.monotonic() > deadline:
-            raise EngineError("the Java jvm for Spark did not start", hint=f"its output is in {log}")
+            raise EngineError("the Java process for Spark did not start", hint=f"its output is in {log}")
         time.sleep(0.02)
     return info.read_bytes()
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from odfchain.limits import QUERY
+from odfchain.spark import query_refusals as refusals
 from odfchain.spark import query_rules as functions
 from odfchain.spark.plans import (
     PlanNodes,
@@ -31,14 +32,6 @@ from odfchain.spark.plans import (
     strings,
     the_object,
     walker_of,
-)
-from odfchain.spark.query_refusals import (
-    ONE_SELECT,
-    TEMPORAL,
-    QueryStep,
-    StepChecker,
-    order_hint,
-    translate_spark_errors,
 )
 from odfchain.spark.query_rules import SUBQUERIES
 from odfchain.spark.types import quoted
@@ -83,11 +76,11 @@ class Gate:
         declare_empty(self._resolver, self._jvm, name, schema)
         self.tables[name] = size
 
-    def read(self, step: QueryStep) -> Any:
+    def read(self, step: refusals.QueryStep) -> Any:
         """The plan of a query that asks for nothing but tables and functions that it may name."""
-        checker = StepChecker(step, replayed=self._replayed)
+        checker = refusals.StepChecker(step, replayed=self._replayed)
         measure = PlanMeasure(self._walker, checker)
-        with translate_spark_errors(step.label, translated=step.translated, sql=step.sql):
+        with refusals.translate_spark_errors(step.label, translated=step.translated, sql=step.sql):
             if "cube" in step.sql.lower():
                 measure.check_cubes(self._walker.tokens(step.sql))
             # the bare parser: the session's replaces `${env:NAME}` in the text
@@ -98,13 +91,13 @@ class Gate:
                 self.tables[step.alias] = size
             return plan
 
-    def _check_read(self, root: Any, checker: StepChecker) -> None:
+    def _check_read(self, root: Any, checker: refusals.StepChecker) -> None:
         known = set(self.tables)
         self._pivot_texts = []
         relations = list[Any]()
         for plans, parts in self._walker.regions(root):
             checker.count(plans, *parts)
-            checker.classes(plans, functions.READ_PLANS, ONE_SELECT)
+            checker.classes(plans, functions.READ_PLANS, refusals.ONE_SELECT)
             for part in parts:
                 checker.classes(part, functions.READ_EXPRESSIONS)
             for i in plans.of("UnresolvedWith"):
@@ -130,7 +123,7 @@ class Gate:
             self._relation(relation, checker, known)
 
     @staticmethod
-    def _relation(relation: Any, checker: StepChecker, known: set[str]) -> None:
+    def _relation(relation: Any, checker: refusals.StepChecker, known: set[str]) -> None:
         parts = strings(relation.multipartIdentifier())
         if len(parts) != 1 or parts[0] not in known:
             name = ".".join(parts)
@@ -142,7 +135,7 @@ class Gate:
         if not relation.options().isEmpty():
             raise checker.refuse(relation, "a table is taken as it is, without options", "leave WITH (…) out")
 
-    def _expressions(self, expressions: PlanNodes, judge: StepChecker) -> None:
+    def _expressions(self, expressions: PlanNodes, judge: refusals.StepChecker) -> None:
         ordered = {
             i + 1
             for i in expressions.of("WindowExpression")
@@ -154,7 +147,9 @@ class Gate:
             judge.deciding(expressions, i)
         for i in expressions.of(*_ORDERED_FIRST):
             if i - 1 not in ordered:
-                raise judge.refuse(expressions[i], "depends on the order in which rows arrive", order_hint())
+                raise judge.refuse(
+                    expressions[i], "depends on the order in which rows arrive", refusals.order_hint()
+                )
         for i in expressions.of("UnresolvedStarExceptOrReplace"):
             if option(expressions[i].replacements()) is not None:
                 raise judge.refuse(expressions[i], "`*` with REPLACE is not on the list", "name the columns")
@@ -166,9 +161,9 @@ class Gate:
             judge.window(self._walker, expressions[i], "UnresolvedAttribute", "UnresolvedFunction")
 
     @staticmethod
-    def _inline(expressions: PlanNodes, plan: Any, checker: StepChecker) -> None:
+    def _inline(expressions: PlanNodes, plan: Any, checker: refusals.StepChecker) -> None:
         for i, name in enumerate(expressions.classes):
-            temporal = name.endswith(".Cast") and expressions[i].dataType().typeName() in TEMPORAL
+            temporal = name.endswith(".Cast") and expressions[i].dataType().typeName() in refusals.TEMPORAL
             words = strings(expressions[i].nameParts()) if name.endswith(".UnresolvedFunction") else ["array"]
             named = words[0].lower() not in functions.INLINE_NAMES
             if name.endswith(".Cast"):
@@ -179,7 +174,7 @@ class Gate:
                 )
 
     @staticmethod
-    def _table_function(plan: Any, checker: StepChecker) -> None:
+    def _table_function(plan: Any, checker: refusals.StepChecker) -> None:
         name = ".".join(strings(plan.name()))
         if name.lower() not in functions.TABLE_NAMES:
             raise checker.refuse(
@@ -190,10 +185,10 @@ class Gate:
 
     # --- after names are resolved ----------------------------------------------------------------
 
-    def resolve(self, step: QueryStep, plan: Any) -> Any:
+    def resolve(self, step: refusals.QueryStep, plan: Any) -> Any:
         """The query over the declared tables; its names mean only what is allowed."""
-        checker = StepChecker(step, replayed=self._replayed)
-        with translate_spark_errors(step.label, translated=step.translated, sql=step.sql):
+        checker = refusals.StepChecker(step, replayed=self._replayed)
+        with refusals.translate_spark_errors(step.label, translated=step.translated, sql=step.sql):
             frame = of_plan(self._resolver, self._jvm, plan)
             analyzed = frame.queryExecution().analyzed()
             self._check_resolved(analyzed, checker)
@@ -201,7 +196,7 @@ class Gate:
                 raise checker.refuse(None, "gives another result each time", None)
             return frame
 
-    def _check_resolved(self, root: Any, checker: StepChecker) -> None:
+    def _check_resolved(self, root: Any, checker: refusals.StepChecker) -> None:
         allowed = functions.RESOLVED_EXPRESSIONS | self._implementations()
         for plans, (expressions, *_) in self._walker.regions(root):
             checker.count(plans, expressions)
@@ -465,7 +460,7 @@ class _Expressions:
 class PlanMeasure:
     """Counts one step; raises a `QueryError` as soon as a table is too large."""
 
-    def __init__(self, walker: PlanWalker, checker: StepChecker) -> None:
+    def __init__(self, walker: PlanWalker, checker: refusals.StepChecker) -> None:
         self._walker, self._checker = walker, checker
 
     def check_cubes(self, tokens: Sequence[str]) -> None:

@@ -21,15 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar, final
 
-from odfchain.errors import (
-    AccessError,
-    CodecError,
-    CorruptedPeerError,
-    FetchError,
-    StoreError,
-    TransferError,
-    UnsupportedPeerError,
-)
+from odfchain import errors
 from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.events import MetadataBlock
@@ -37,17 +29,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
 from odfchain.odf.physical_hash import Hasher, hash_bytes, sha3_256
 from odfchain.progress import Progress
+from odfchain.storage import http_rules
 from odfchain.storage.fsio import FileState, file_state, lock_at_once, storage_errors
-from odfchain.storage.http_rules import (
-    DEADLINE_HINT,
-    Body,
-    Deadline,
-    ProtocolError,
-    ProxyDeniedError,
-    Timing,
-    TransientError,
-    with_retries,
-)
 from odfchain.storage.local import HEAD, check_object_name, parse_ref
 from odfchain.storage.public_layout import (
     HINT_KEY,
@@ -81,12 +64,12 @@ PEER_LIMITS = FetchLimits(
 
 # Hints for peers, in place of those for sources.
 _HINTS: dict[str | None, str] = {
-    DEADLINE_HINT: "run the command again: what has arrived is kept",
+    http_rules.DEADLINE_HINT: "run the command again: what has arrived is kept",
     PRIVATE_HINT: "if you trust it, give the URL that it leads to",
 }
 
 
-class AbsentError(TransferError):
+class AbsentError(errors.TransferError):
     """The place has no such file; never leaves this package."""
 
 
@@ -96,7 +79,7 @@ class Opened:
 
     name: str
     """The name in messages."""
-    body: Body
+    body: http_rules.Body
     total: int | None
     """Size of the whole file, where it is known [bytes]."""
     start: int = 0
@@ -171,12 +154,12 @@ class Incoming:
 
     def _adopt(self) -> None:
         if not lock_at_once(self._fd):
-            raise StoreError(
+            raise errors.StoreError(
                 f"{self._target}: another transfer writes to it", hint="try again when it ended", exit_code=5
             )
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode):
-            raise StoreError(f"{self._target}: not a regular file")
+            raise errors.StoreError(f"{self._target}: not a regular file")
         if found.st_size > self.size:
             os.ftruncate(self._fd, 0)
             return
@@ -244,10 +227,10 @@ class Incoming:
             self._keep = True
             return file_state(os.fstat(self._fd))
 
-    def refuse(self, what: str) -> CorruptedPeerError:
+    def refuse(self, what: str) -> errors.CorruptedPeerError:
         """The error for an object that is not what it should be; its file is removed."""
         self._remove()
-        return CorruptedPeerError(f"{self._name}: {what}", hint=MIRROR_HINT)
+        return errors.CorruptedPeerError(f"{self._name}: {what}", hint=MIRROR_HINT)
 
     def _remove(self) -> None:
         # another file may have the name by now
@@ -285,17 +268,19 @@ class Transport(ABC):
         where: str,
         *,
         limits: FetchLimits = PEER_LIMITS,
-        timing: Timing | None = None,
+        timing: http_rules.Timing | None = None,
         turns: AbstractContextManager[object] | None = None,
     ) -> None:
         """A place that messages call `where`; `turns` is entered for as long as a file is asked for."""
         self.where = where
         self.limits = limits
-        self.timing = timing or Timing()
+        self.timing = timing or http_rules.Timing()
         self.turns = turns or contextlib.nullcontext()
 
     @abstractmethod
-    def open(self, key: str, start: int, cap: int, deadline: Deadline, /) -> AbstractContextManager[Opened]:
+    def open(
+        self, key: str, start: int, cap: int, deadline: http_rules.Deadline, /
+    ) -> AbstractContextManager[Opened]:
         """A file, from byte `start` on where the place can do that; no more than `cap` bytes are wanted.
 
         Raises:
@@ -333,10 +318,10 @@ class Transport(ABC):
 
     def folders(self, below: str) -> Sequence[str]:
         """The next segments of keys that begin with `below` (empty, or ending in a slash), in any order."""
-        raise UnsupportedPeerError(f"{self.where}{below}: nothing lists what is here")
+        raise errors.UnsupportedPeerError(f"{self.where}{below}: nothing lists what is here")
 
-    def _unwritable(self, key: object) -> TransferError:
-        return TransferError(f"{self.where}{key}: single files cannot be written here")
+    def _unwritable(self, key: object) -> errors.TransferError:
+        return errors.TransferError(f"{self.where}{key}: single files cannot be written here")
 
     # --- shortcuts -----------------------------------------------------------------------------------
 
@@ -388,15 +373,17 @@ class Store:
             return parse_ref(data, name) if data or (ref or self.ref) == HEAD else None
         except AbsentError:
             return None
-        except StoreError as error:
-            raise CorruptedPeerError(one_line(str(error), 800)) from None
+        except errors.StoreError as error:
+            raise errors.CorruptedPeerError(one_line(str(error), 800)) from None
 
     def decoded(self, name: Multihash) -> MetadataBlock:
         """A block, as it is read."""
         try:
             return decode_block(self.block(name))
-        except CodecError as error:
-            raise CorruptedPeerError(f"{self.where}{ObjectKey(ObjectKind.BLOCK, name)}: {error}") from None
+        except errors.CodecError as error:
+            raise errors.CorruptedPeerError(
+                f"{self.where}{ObjectKey(ObjectKind.BLOCK, name)}: {error}"
+            ) from None
 
     def block(self, name: Multihash) -> bytes:
         """The bytes of a block, which hash to its name; at most `LIMITS.block_bytes`."""
@@ -404,7 +391,7 @@ class Store:
             data, where = self._read(str(ObjectKey(ObjectKind.BLOCK, name)), LIMITS.block_bytes)
         actual = hash_bytes(data)
         if actual != name:
-            raise CorruptedPeerError(
+            raise errors.CorruptedPeerError(
                 f"{where}: the content hashes to {actual}, not to its name", hint=MIRROR_HINT
             )
         return data
@@ -427,7 +414,7 @@ class Store:
         try:
             return self._read(file.key(self.ref), file.limit)[0]
         # many static hosts answer 403 for absent files, so AccessError means that there is none
-        except (AbsentError, AccessError):
+        except (AbsentError, errors.AccessError):
             return None
 
     def hint(self, limit: int) -> Sequence[Multihash] | None:
@@ -437,14 +424,14 @@ class Store:
         try:
             # without retries: a hint only saves time
             return parse_hint(self._read(HINT_KEY, hint_bytes(limit), retries=0)[0], limit)
-        except TransferError:
+        except errors.TransferError:
             return None
 
     def branches(self) -> list[str]:
         """The branches that the peer says it has, ordered; nothing depends on its truth."""
         try:
             data = self._read(REFS_HINT_KEY, MOST_NAMES_BYTES, retries=0)[0]
-        except TransferError:
+        except errors.TransferError:
             return []
         # what cannot name a branch is left out
         return sorted({name for name in data.decode("ascii", "replace").split("\n") if is_branch_name(name)})
@@ -497,7 +484,7 @@ class Store:
             # the declared size is checked before anything is read
             data = opened.body.read(limit) if (opened.total or 0) <= limit else None
             if data is None:
-                raise TransferError(f"{opened.name}: larger than the allowed {limit:,} bytes")
+                raise errors.TransferError(f"{opened.name}: larger than the allowed {limit:,} bytes")
             return data, opened.name
 
         return self._attempts(key, limit, take, retries=retries)
@@ -517,14 +504,14 @@ class Store:
             try:
                 with self.transport.open(key, received(), cap, deadline) as opened:
                     return take(opened)
-            except ProtocolError as error:  # another attempt would be answered in the same way
-                raise TransferError(f"{error.name}: {error.reason}") from error
+            except http_rules.ProtocolError as error:  # another attempt would be answered in the same way
+                raise errors.TransferError(f"{error.name}: {error.reason}") from error
 
         with self.transport.turns, as_transfer_errors():
             # the time limit grows with the size of the file
             seconds = limits.deadline + math.ceil(cap / SHARING.bytes_per_second)
-            deadline = Deadline(seconds, self.transport.timing, name=name)
-            return with_retries(
+            deadline = http_rules.Deadline(seconds, self.transport.timing, name=name)
+            return http_rules.with_retries(
                 attempt, name=name, limits=limits, timing=self.transport.timing, deadline=deadline
             )
 
@@ -534,8 +521,8 @@ def as_transfer_errors() -> Iterator[None]:
     """Translate errors of sources into those of peers."""
     try:
         yield
-    except FetchError as error:
-        kind = AccessError if isinstance(error, ProxyDeniedError) else TransferError
+    except errors.FetchError as error:
+        kind = errors.AccessError if isinstance(error, http_rules.ProxyDeniedError) else errors.TransferError
         raise kind(error.message, hint=_HINTS.get(error.hint, error.hint)) from error
 
 
@@ -545,7 +532,7 @@ def _promised(by: str = "the chain refers to") -> Iterator[None]:
         yield
     except AbsentError as error:
         # an absent object that the chain names is a damaged copy, not an absent dataset
-        raise CorruptedPeerError(
+        raise errors.CorruptedPeerError(
             f"{error.message}, though {by} it",
             hint="the peer's copy is incomplete: try another peer that has the dataset",
         ) from error
@@ -555,7 +542,7 @@ def _receive(opened: Opened, incoming: Incoming) -> None:
     fits = opened.total in (None, incoming.size)
     if opened.start not in (0, incoming.received) or (opened.start and not fits):
         incoming.restart()
-        raise TransientError("the peer continued with something else than the rest of the object")
+        raise http_rules.TransientError("the peer continued with something else than the rest of the object")
     if not fits:
         raise incoming.refuse(f"{opened.total:,} bytes, not the {incoming.size:,} of the object")
     if incoming.received and not opened.start:
@@ -567,4 +554,4 @@ def _receive(opened: Opened, incoming: Incoming) -> None:
         # the length was framed, so the object itself is wrong; an unframed body may have been cut
         if opened.framed and not opened.start:
             raise incoming.refuse(f"the object {what}")
-        raise TransientError(f"the body {what}")
+        raise http_rules.TransientError(f"the body {what}")

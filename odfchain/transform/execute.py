@@ -33,18 +33,10 @@ from odfchain.odf.sources import SqlQueryStep, Transform
 from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import unmarked
 from odfchain.progress import Progress
+from odfchain.slices import writer
 from odfchain.slices.reader import ParquetSource, data_batches, open_parquet
 from odfchain.slices.row_rules import RowChecks
 from odfchain.slices.state import SliceFile, Walk, last_of_each, rows_of, takes_back
-from odfchain.slices.writer import (
-    LogicalHash,
-    RowTotals,
-    SliceFacts,
-    SliceInputError,
-    SliceSpec,
-    hash_threads,
-    write_slice,
-)
 from odfchain.storage import fsio
 from odfchain.text import find_marker, first_line
 from odfchain.transform.engines import Executed, InProcessEngine, TransformEngine
@@ -105,7 +97,7 @@ class ExecutedStep:
     schema: ds.DataSchema | None
     """The output's schema from now on; None while no engine has given one."""
     slice: DataSlice | None
-    facts: SliceFacts | None
+    facts: writer.SliceFacts | None
     checkpoint: Checkpoint | None
     """The one that the next step begins with: a new one, or that of the step before."""
     watermark: Timestamp | None
@@ -195,7 +187,7 @@ class StepRun:
 
     def _checked(
         self, step: PlannedStep, executed: Executed, data: Path
-    ) -> tuple[SliceFacts | None, ds.DataSchema | None]:
+    ) -> tuple[writer.SliceFacts | None, ds.DataSchema | None]:
         # the output is checked, and rewritten where its form is not the declared one
         interval, vocabulary, now = executed.offset_interval, step.vocabulary, self.system_time
         if interval is None and not data.exists():
@@ -215,8 +207,8 @@ class StepRun:
         return rewrite(data, schema, vocabulary, interval.start, now.epoch_ms, self.folder), schema
 
     def _difference(
-        self, step: PlannedStep, facts: SliceFacts | None, schema: ds.DataSchema
-    ) -> SliceFacts | None:
+        self, step: PlannedStep, facts: writer.SliceFacts | None, schema: ds.DataSchema
+    ) -> writer.SliceFacts | None:
         names = step.vocabulary
         earlier = [
             SliceFile(self.dataset.data.verified_path(item.physical_hash), names, item.offset_interval)
@@ -226,7 +218,7 @@ class StepRun:
         if facts is not None:
             interval = OffsetInterval(start=step.next_offset, end=step.next_offset + facts.rows - 1)
             made = SliceFile(Path(facts.path), names, interval)
-        spec = SliceSpec.of(schema, names, step.next_offset, self.system_time.epoch_ms, self.folder)
+        spec = writer.SliceSpec.of(schema, names, step.next_offset, self.system_time.epoch_ms, self.folder)
         return write_difference(earlier, made, schema, spec)
 
 
@@ -244,8 +236,8 @@ def _grown(step: PlannedStep, executed: Executed, data: Path) -> ds.DataSchema |
 
 
 def write_difference(
-    earlier: Sequence[SliceFile], made: SliceFile | None, schema: ds.DataSchema, spec: SliceSpec
-) -> SliceFacts | None:
+    earlier: Sequence[SliceFile], made: SliceFile | None, schema: ds.DataSchema, spec: writer.SliceSpec
+) -> writer.SliceFacts | None:
     """A slice that turns the rows of `earlier` into those of `made`; None where nothing has to change.
 
     Rows in force are counted (`odfchain.slices.state`). What is in both stays as it is. What has to
@@ -268,7 +260,7 @@ def write_difference(
             yield from _chosen(earlier, gone, arrow, OperationType.RETRACT)
             yield from _chosen([] if made is None else [made], added, arrow, OperationType.APPEND)
 
-        return write_slice(rows(), spec)
+        return writer.write_slice(rows(), spec)
     except (pa.ArrowException, ValueError, KeyError) as error:
         raise EngineError(
             f"the output so far cannot be compared with the new one: {first_line(error)}"
@@ -387,12 +379,12 @@ def rewrite(
     start_offset: int,
     system_time_ms: int,
     folder: Path,
-) -> SliceFacts | None:
+) -> writer.SliceFacts | None:
     """A new file in `folder` with a checked file's records in exactly the declared types; None if none."""
-    spec = SliceSpec.of(declared, vocabulary, start_offset, system_time_ms, folder)
+    spec = writer.SliceSpec.of(declared, vocabulary, start_offset, system_time_ms, folder)
     try:
-        return write_slice(_batches(path, declared, vocabulary), spec)
-    except SliceInputError as error:
+        return writer.write_slice(_batches(path, declared, vocabulary), spec)
+    except writer.SliceInputError as error:
         found = find_marker(str(error))
         raise _broken(str(found["message"]) if found else str(error)) from None
     except pa.ArrowException as error:
@@ -401,18 +393,18 @@ def rewrite(
         raise fsio.storage_error(error, folder) from error
 
 
-def measure(path: Path, vocabulary: DatasetVocabulary) -> SliceFacts:
+def measure(path: Path, vocabulary: DatasetVocabulary) -> writer.SliceFacts:
     """Hashes and counts of a slice that has the declared types already; memory stays at one row group."""
     with _reading(path):
         physical, size = hash_file(path)
-        with ThreadPoolExecutor(max(1, hash_threads() - 1)) as pool, open_parquet(path) as file:
-            logical, totals = LogicalHash(file.schema_arrow, pool), RowTotals(vocabulary)
+        with ThreadPoolExecutor(max(1, writer.hash_threads() - 1)) as pool, open_parquet(path) as file:
+            logical, totals = writer.LogicalHash(file.schema_arrow, pool), writer.RowTotals(vocabulary)
             for batch in file.batches():
                 logical.batch(batch)
                 totals.batch(batch)
     logical.finish()
     totals.finish()
-    return SliceFacts(
+    return writer.SliceFacts(
         path=str(path),
         rows=totals.rows,
         size=size,

@@ -28,16 +28,7 @@ from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.physical_hash import hash_file
 from odfchain.slices.reader import PER_SECOND, ParquetSource, check_parquet, first_gap, open_parquet
 from odfchain.slices.writer import ROW_GROUP_ROWS, SliceInputError, cast_column, parquet_writer
-from odfchain.spark.executor_files import (
-    ExecutorFiles,
-    Handover,
-    InputFile,
-    StoreFolder,
-    copy_put,
-    files_of,
-    kept_copy,
-    worker_folder,
-)
+from odfchain.spark import executor_files
 from odfchain.spark.input_frames import parquet_rows
 from odfchain.spark.jobs import explain
 from odfchain.spark.stage import WrittenFile, write_into_store, write_ordered
@@ -64,7 +55,7 @@ KeyOf = Callable[[Path], str | None]
 class CutByWorkers:
     """One file, which a worker cuts from slices of the store; fulfils `ReadableFiles` for any key."""
 
-    files: ExecutorFiles
+    files: executor_files.ExecutorFiles
     keys: tuple[str, ...]
     made_of: Cut
     """Without the paths, which are the worker's."""
@@ -73,11 +64,11 @@ class CutByWorkers:
         """As `ReadableFiles`; it is kept with what was brought."""
         cut_as = self.made_of
         what = (self.keys, cut_as.interval, cut_as.schema.serialize().to_pybytes(), cut_as.vocabulary)
-        path, is_there = kept_copy("cut", repr(what).encode())
+        path, is_there = executor_files.kept_copy("cut", repr(what).encode())
         if is_there:
             return path
         paths = tuple(self.files.bring(each) for each in self.keys)
-        with worker_folder() as folder:
+        with executor_files.worker_folder() as folder:
             made = dataclasses.replace(self.made_of, paths=paths).into(folder, "cut")
             assert made is not None  # noqa: S101 - the driver has cut it, too
             if made in paths:
@@ -110,8 +101,8 @@ class StepFiles:
         `slices` is what the keys of slices begin with that are to stay in the store.
         """
         self.folder = folder
-        self._files = files_of(session)
-        self._handover = Handover(lambda: session, resources)
+        self._files = executor_files.files_of(session)
+        self._handover = executor_files.Handover(lambda: session, resources)
         self._key_of, self._slices = key_of, slices
 
     def rows(
@@ -121,33 +112,37 @@ class StepFiles:
 
         `made_of` is what the file was cut from.
         """
-        source = InputFile(path)
+        source = executor_files.InputFile(path)
         if self._files is not None:
             source = self._handover.give(path, known=self._known(self._files, path, made_of))
         return parquet_rows(session, source, struct)
 
-    def _known(self, files: ExecutorFiles, path: Path, made_of: Cut | None) -> InputFile | None:
+    def _known(
+        self, files: executor_files.ExecutorFiles, path: Path, made_of: Cut | None
+    ) -> executor_files.InputFile | None:
         # None where the store does not have the file
         if (key := self._key_of(path)) is not None:
-            return InputFile(path, files, key)
+            return executor_files.InputFile(path, files, key)
         keys = [self._key_of(each) for each in made_of.paths] if made_of is not None else []
         found = tuple(key for key in keys if key is not None)
         if made_of is None or not found or len(found) < len(keys):
             return None
-        return InputFile(path, CutByWorkers(files, found, dataclasses.replace(made_of, paths=())))
+        return executor_files.InputFile(
+            path, CutByWorkers(files, found, dataclasses.replace(made_of, paths=()))
+        )
 
     @property
     def keeps_slices(self) -> bool:
         """True if slices that workers write are put where they stay."""
         return self._files is not None and self._slices is not None
 
-    def place(self, *, of_slice: bool = False) -> Callable[[], StoreFolder] | None:
+    def place(self, *, of_slice: bool = False) -> Callable[[], executor_files.StoreFolder] | None:
         """The place where executors write files; None where they write into the folder."""
         files = self._files
         if files is None:
             return None
         if of_slice and self._slices is not None:
-            return functools.partial(StoreFolder, files, self._slices)
+            return functools.partial(executor_files.StoreFolder, files, self._slices)
         return functools.partial(self._handover.staging, files)
 
     def write(self, frame: DataFrame, *, few: int = 0) -> WrittenFile:
@@ -166,7 +161,7 @@ class StepFiles:
         if written.path or place is None:
             return written
         target = self.folder / f"rows-{uuid.uuid4().hex}.parquet"
-        copy_put(place(), written.physical_hash, written.size, target)
+        executor_files.copy_put(place(), written.physical_hash, written.size, target)
         return dataclasses.replace(written, path=str(target))
 
     def read(self, session: SparkSession, path: Path) -> DataFrame:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from odfchain import errors
 from odfchain.chain.chain import check_following, link_blocks
 from odfchain.odf import events as ev
+from odfchain.odf import transform_options as options
 from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.events import DatasetSnapshot, MetadataEvent, Seed, SetAttachments, SetTransform
 from odfchain.odf.identity import DatasetId
@@ -26,17 +27,6 @@ from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
-from odfchain.odf.transform_options import (
-    ALLOWED_LATENESS,
-    OWN_ENGINE,
-    is_own,
-    is_own_name,
-    is_rebuilt,
-    rebuilt,
-    split_version,
-    unmarked,
-    with_own_name,
-)
 from odfchain.progress import Progress
 from odfchain.text import counted
 from odfchain.transform.engines import EngineRules, address_of
@@ -233,22 +223,23 @@ def _named(event: SetTransform, config: TransformConfig) -> SetTransform:
     # by this engine's name if it is for it, former names included; one with an address is another engine's
     if address_of(event.transform, config) is not None:
         return event
-    return dataclasses.replace(event, transform=with_own_name(event.transform))
+    return dataclasses.replace(event, transform=options.with_own_name(event.transform))
 
 
 def _versioned(event: SetTransform, config: TransformConfig) -> SetTransform:
     transform = event.transform
-    base, lateness = split_version(transform.version or "")
+    base, lateness = options.split_version(transform.version or "")
     elsewhere = address_of(transform, config) is not None
-    if elsewhere or not is_own_name(transform.engine):
+    if elsewhere or not options.is_own_name(transform.engine):
         if lateness:
+            own = options.OWN_ENGINE
             raise errors.TransformError(
-                f"{ALLOWED_LATENESS} is an option of the engine {OWN_ENGINE}, and the transform is for "
+                f"{options.ALLOWED_LATENESS} is an option of the engine {own}, and the transform is for "
                 f"`{transform.engine}`",
-                hint=f"leave it out, or write the query for {OWN_ENGINE}",
+                hint=f"leave it out, or write the query for {own}",
             )
         return event
-    if base or not is_own(transform):
+    if base or not options.is_own(transform):
         return event
     version = EngineRules(allowed_lateness_ms=lateness).version
     return dataclasses.replace(event, transform=dataclasses.replace(transform, version=version))
@@ -336,7 +327,7 @@ class Definitions:
                 number = before.head_block.sequence_number + len(blocks)
                 self.progress.note(
                     f"block {number} asks for a rebuild: the next pull computes the query over everything"
-                    if is_rebuilt(kept.transform)
+                    if options.is_rebuilt(kept.transform)
                     else f"the new query counts from block {number} on; what was recorded before stays"
                 )
         return found
@@ -361,7 +352,7 @@ def _settle_state(
 ) -> SetTransform:
     """The transform to record, after the old one has finished what was asked of it."""
     if change is StateChange.REBUILD:
-        if not is_own(new.transform):
+        if not options.is_own(new.transform):
             raise errors.TransformError(
                 f"{dataset.alias}: --rebuild needs the engine of this project, and the transform is for "
                 f"`{new.transform.engine}`",
@@ -370,7 +361,7 @@ def _settle_state(
         if state.last_execution is None:
             progress.note("nothing was computed so far, so there is nothing to compute anew")
             return new
-        return dataclasses.replace(new, transform=rebuilt(new.transform))
+        return dataclasses.replace(new, transform=options.rebuilt(new.transform))
     pending = state.awaits_rebuild
     if change is StateChange.FROM_NOW:
         if pending:
@@ -388,9 +379,9 @@ def _settle_state(
                 rows = counted(kept, "row")
                 progress.note(f"what the old query remembers is given up: {rows}; its result so far stays")
         return new
-    if pending and is_own(new.transform):
+    if pending and options.is_own(new.transform):
         progress.note("the rebuild that was asked for is still to come, and is now one by this query")
-        return dataclasses.replace(new, transform=rebuilt(new.transform))
+        return dataclasses.replace(new, transform=options.rebuilt(new.transform))
     kept = _remembered(dataset, state)
     if kept == 0:
         return new
@@ -413,7 +404,7 @@ def _remembered(dataset: DatasetFiles, state: DatasetState) -> int | None:
         return 0
     if not state.awaits_rebuild and not _same_query(state.transform, transform):
         return 0  # it was given up with the block of the other one
-    if not is_own(transform.transform):
+    if not options.is_own(transform.transform):
         return None
     try:
         path = dataset.checkpoints.verified_path(last.new_checkpoint.physical_hash)
@@ -426,4 +417,4 @@ def _remembered(dataset: DatasetFiles, state: DatasetState) -> int | None:
 def _same_query(one: SetTransform | None, other: SetTransform | None) -> bool:
     if one is None or other is None:
         return False
-    return one.inputs == other.inputs and unmarked(one.transform) == unmarked(other.transform)
+    return one.inputs == other.inputs and options.unmarked(one.transform) == options.unmarked(other.transform)
