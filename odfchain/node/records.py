@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from odfchain import errors
+from odfchain.lazy import pa
 from odfchain.node.dataset_head import DatasetHead, head_of
 from odfchain.node.downloads import TYPES, Rows, streamed
 from odfchain.node.pages import DATASET, Page
@@ -21,13 +22,16 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.read_slices import columns_of, read_tail, verified_slice
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from odfchain.api.view import Readable
 
 ROWS, COLUMNS, CHARACTERS = 50, 200, 200
 """What a page shows at most; a value, and the record's page behind it, has more."""
 _WORDS = {"+A": "added", "-R": "retracted", "-C": "corrected, as it was", "+C": "corrected, as it is now"}
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """True if values of this type stand to the right of a column."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class Column:
     type: str
     system: bool
     """True for those that every dataset has."""
+    numeric: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +162,12 @@ def _operations(table: pa.Table, state: DatasetState) -> list[str]:
 def _shown(table: pa.Table, state: DatasetState, found: Records) -> Records:
     names, system = table.schema.names, set(state.vocabulary.columns)
     fields = state.schema.fields if state.schema else ()
-    columns = tuple(Column(f.name, format_type(f.type, f.extra), f.name in system) for f in fields)
+    columns = tuple(
+        Column(
+            f.name, format_type(f.type, f.extra), f.name in system, is_number(table.schema.field(f.name).type)
+        )
+        for f in fields
+    )
     cells = [_texts(table.column(place)) for place in range(min(len(names), COLUMNS))]
     operations, offsets = _operations(table, state), _offsets(table, state)
     rows = list(zip(*cells, strict=True)) if cells else []

@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from odfchain import errors
 from odfchain.node.pages import Page
 from odfchain.node.queries import Queries
+from odfchain.node.records import is_number
 from odfchain.node.visit import Refused, Visit, attended, is_foreign, refusal, refused_document
 from odfchain.query.answers import FILE_BYTES, Answer, Number, read_answer, written
 from odfchain.query.proofs import OUTPUT_MISMATCH, ProofVerdict, draft, node_key
@@ -43,6 +44,7 @@ class Rows:
     """The rows of an answer, as texts."""
 
     columns: tuple[str, ...]
+    numeric: tuple[bool, ...]
     rows: tuple[tuple[str | None, ...], ...]
     seconds: float
     inputs: tuple[str, ...]
@@ -136,6 +138,7 @@ def _answered(visit: Visit, text: str, pins: Pins) -> Rows:
     pinned = pinned_text(text, {each.name: str(each.block_hash) for each in pins.named})
     return Rows(
         columns=tuple(made.result.schema.names),
+        numeric=tuple(map(is_number, made.result.schema.types)),
         rows=tuple(tuple(_cell(value) for value in row) for row in made.output["data"]),
         seconds=round(seconds, 2),
         inputs=tuple(map(str, made.result.inputs)),
