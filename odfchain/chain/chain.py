@@ -347,9 +347,8 @@ class MetadataChain:
         data = encode_block(block, MANIFEST_VERSION) if data is None else data
         name = block_hash(data)
         if expected_hash is not None and name != expected_hash:
-            raise AppendError(
-                "HashMismatch", "hash-mismatch", f"the block hashes to {name}, not {expected_hash}"
-            )
+            message = f"the block hashes to {name}, not {expected_hash}"
+            raise AppendError("HashMismatch", "hash-mismatch", message)
         prev = block.prev_block_hash
         check_alone(block)  # before the predecessor is looked for: the block's own faults come first
         check_append(block, self.history(prev) if prev is not None else None)

@@ -109,9 +109,8 @@ def check_set_transform(event: ev.SetTransform) -> None:
     for item in event.inputs:
         ref = item.dataset_ref
         if not isinstance(ref, RemoteDatasetId) or ref.repo is not None or item.alias is None:
-            raise _invalid(
-                "set-transform-resolved", f"input {str(ref)!r} must be given by id and have an alias"
-            )
+            message = f"input {str(ref)!r} must be given by id and have an alias"
+            raise _invalid("set-transform-resolved", message)
     check_normalized(event.transform, "transform")
 
 
@@ -124,10 +123,8 @@ def check_execute_transform(event: ev.ExecuteTransform, history: History) -> Non
             _check_input(new, old)
     _checkpoint_continues(event, earlier, "execute-transform-checkpoint-continues")
     if not _advances(event, earlier) and all(i.new_block_hash is None for i in event.query_inputs):
-        raise _no_change(
-            "execute-transform-advances",
-            "ExecuteTransform changes neither data, checkpoint nor watermark, and takes in no new input",
-        )
+        message = "ExecuteTransform changes neither data, checkpoint nor watermark, and takes in no new input"
+        raise _no_change("execute-transform-advances", message)
 
 
 def _checkpoint_continues(event: DataEvent, earlier: DataEvent | None, rule: str) -> None:
@@ -157,9 +154,8 @@ def _check_input_order(
     else:
         raise _invalid("execute-transform-needs-transform", "there is no SetTransform before this event")
     if actual != expected:
-        raise _invalid(
-            "execute-transform-inputs-order", "queryInputs do not name the transform's inputs in their order"
-        )
+        message = "queryInputs do not name the transform's inputs in their order"
+        raise _invalid("execute-transform-inputs-order", message)
 
 
 def _check_input(new: ev.ExecuteTransformInput, old: ev.ExecuteTransformInput) -> None:
@@ -174,10 +170,8 @@ def _check_input(new: ev.ExecuteTransformInput, old: ev.ExecuteTransformInput) -
             f"{where}: prevBlockHash is {new.prev_block_hash}, the last block taken in {old.last_block_hash}",
         )
     if new.prev_offset != old.last_offset:
-        raise _invalid(
-            "input-prev-offset-continues",
-            f"{where}: prevOffset is {new.prev_offset}, the last record taken in {old.last_offset}",
-        )
+        message = f"{where}: prevOffset is {new.prev_offset}, the last record taken in {old.last_offset}"
+        raise _invalid("input-prev-offset-continues", message)
     if new.new_offset is not None and new.new_block_hash is None:
         raise _invalid("input-offset-needs-block", f"{where}: new records without new blocks")
 
@@ -229,19 +223,14 @@ def check_set_vocab(event: ev.SetVocab, history: History) -> None:
         return
     data = _nearest_data(history)
     if data is not None and data.last_offset is not None:
-        raise _invalid(
-            "vocab-before-data",
-            "the system columns cannot get other names: records have those in force",
-            hint="make another dataset",
-        )
+        message = "the system columns cannot get other names: records have those in force"
+        raise _invalid("vocab-before-data", message, hint="make another dataset")
     schema = _schema_in_force(history)
     missing = [name for name in vocabulary.columns if schema is not None and schema.field(name) is None]
     if missing:
-        raise _invalid(
-            "vocab-before-data",
-            f"the declared schema has no column {missing[0]!r}, which the vocabulary names",
-            hint="name the system columns before the schema is declared",
-        )
+        message = f"the declared schema has no column {missing[0]!r}, which the vocabulary names"
+        hint = "name the system columns before the schema is declared"
+        raise _invalid("vocab-before-data", message, hint=hint)
 
 
 def _schema_in_force(history: History) -> ds.DataSchema | None:
@@ -413,21 +402,14 @@ def check_alone(block: MetadataBlock) -> None:
     event = block.event
     if block.prev_block_hash is None:
         if not isinstance(event, ev.Seed):
-            raise AppendError(
-                "FirstBlockMustBeSeed",
-                "seed-first",
-                f"the first block of a chain is a Seed, not {event.KIND}",
-            )
+            message = f"the first block of a chain is a Seed, not {event.KIND}"
+            raise AppendError("FirstBlockMustBeSeed", "seed-first", message)
         if block.sequence_number != 0:
-            raise AppendError(
-                "SequenceIntegrity",
-                "seq-start-zero",
-                f"the first block has sequence number 0, not {block.sequence_number}",
-            )
+            message = f"the first block has sequence number 0, not {block.sequence_number}"
+            raise AppendError("SequenceIntegrity", "seq-start-zero", message)
     elif isinstance(event, ev.Seed):
-        raise AppendError(
-            "AppendingSeedBlockToNonEmptyChain", "seed-only-once", "a Seed can only be the first block"
-        )
+        message = "a Seed can only be the first block"
+        raise AppendError("AppendingSeedBlockToNonEmptyChain", "seed-only-once", message)
     match event:
         case ev.AddData() | ev.ExecuteTransform():
             _data_event_alone(event)
@@ -451,11 +433,8 @@ def _data_event_alone(event: DataEvent) -> None:
     span = event.new_data.offset_interval
     expected = 0 if event.prev_offset is None else event.prev_offset + 1
     if span.start != expected:
-        raise AppendError(
-            "OffsetsAreNotSequential",
-            "offset-interval-start",
-            f"new data starts at offset {span.start}, expected {expected}",
-        )
+        message = f"new data starts at offset {span.start}, expected {expected}"
+        raise AppendError("OffsetsAreNotSequential", "offset-interval-start", message)
     if span.end < span.start:
         raise _invalid("offset-interval-order", f"the offset interval [{span.start}; {span.end}] is reversed")
 
@@ -478,20 +457,14 @@ def _polling_source_alone(event: ev.SetPollingSource) -> None:
 
 def _sequence(block: MetadataBlock, previous: MetadataBlock) -> None:
     if block.sequence_number != previous.sequence_number + 1:
-        raise AppendError(
-            "SequenceIntegrity",
-            "seq-plus-one",
-            f"block {block.sequence_number} cannot follow block {previous.sequence_number}",
-        )
+        message = f"block {block.sequence_number} cannot follow block {previous.sequence_number}"
+        raise AppendError("SequenceIntegrity", "seq-plus-one", message)
 
 
 def _system_time(block: MetadataBlock, previous: MetadataBlock) -> None:
     if block.system_time < previous.system_time:
-        raise AppendError(
-            "SystemTimeIsNotMonotonic",
-            "system-time-monotonic",
-            f"system time {block.system_time} is before {previous.system_time} of the previous block",
-        )
+        message = f"system time {block.system_time} is before {previous.system_time} of the previous block"
+        raise AppendError("SystemTimeIsNotMonotonic", "system-time-monotonic", message)
 
 
 def _nearest_data(history: History) -> DataEvent | None:
@@ -504,11 +477,8 @@ def _watermark(event: DataEvent, history: History) -> None:
     if earlier is None or earlier.new_watermark is None:
         return
     if event.new_watermark is None:
-        raise AppendError(
-            "WatermarkIsNotMonotonic",
-            "watermark-kept",
-            f"the watermark {earlier.new_watermark} of the previous data block must be kept or raised",
-        )
+        message = f"the watermark {earlier.new_watermark} of the previous data block must be kept or raised"
+        raise AppendError("WatermarkIsNotMonotonic", "watermark-kept", message)
     if event.new_watermark < earlier.new_watermark:
         raise AppendError(
             "WatermarkIsNotMonotonic",
@@ -520,10 +490,8 @@ def _watermark(event: DataEvent, history: History) -> None:
 def _offsets(event: DataEvent, history: History) -> None:
     earlier = _nearest_data(history)
     if earlier is not None and event.prev_offset != earlier.last_offset:
-        raise _invalid(
-            "prev-offset-continues",
-            f"prevOffset is {event.prev_offset}, the chain's last offset {earlier.last_offset}",
-        )
+        message = f"prevOffset is {event.prev_offset}, the chain's last offset {earlier.last_offset}"
+        raise _invalid("prev-offset-continues", message)
 
 
 def _schema_first(event: DataEvent, history: History) -> None:
@@ -537,9 +505,8 @@ def _add_data(event: ev.AddData, history: History) -> None:
     _checkpoint_continues(event, earlier, "add-data-checkpoint-continues")
     source_state = earlier.new_source_state if earlier else None
     if not _advances(event, earlier) and event.new_source_state == source_state:
-        raise _no_change(
-            "add-data-advances", "AddData changes neither data, checkpoint, watermark nor source state"
-        )
+        message = "AddData changes neither data, checkpoint, watermark nor source state"
+        raise _no_change("add-data-advances", message)
 
 
 def _polling_source(history: History) -> None:
@@ -556,9 +523,8 @@ def _push_source(event: ev.AddPushSource, history: History) -> None:
     if _polls(history):
         raise _invalid("push-no-polling", "a dataset with a polling source cannot have push sources")
     if history.push_sources().get(event.source_name) == event:
-        raise _no_change(
-            "push-not-identical", f"push source {event.source_name!r} is already defined like this"
-        )
+        message = f"push source {event.source_name!r} is already defined like this"
+        raise _no_change("push-not-identical", message)
 
 
 def _disable(event: ev.DisablePollingSource | ev.DisablePushSource, history: History) -> None:

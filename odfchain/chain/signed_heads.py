@@ -123,10 +123,8 @@ def check_head(
                 f"the signature is of an older head ({where}) that is not in this chain: two histories of "
                 "this dataset exist",
             )
-        return _invalid(
-            Problem.OLDER_HEAD,
-            f"the signature is of an older head ({where}): it was replayed, or a commit was interrupted",
-        )
+        message = f"the signature is of an older head ({where}): it was replayed, or a commit was interrupted"
+        return _invalid(Problem.OLDER_HEAD, message)
 
     content = content.encode(errors="replace") if isinstance(content, str) else content
     if content is None:
@@ -190,9 +188,8 @@ def check_branch(content: bytes | None, dataset_id: DatasetId, ref: str, head: M
 
     def judge(signed: SignedHead) -> _Judged:
         if signed.ref != ref:
-            return _invalid(
-                Problem.OTHER_REF, f"the signature is of another branch, {signed.ref}, not of {ref}"
-            )
+            message = f"the signature is of another branch, {signed.ref}, not of {ref}"
+            return _invalid(Problem.OTHER_REF, message)
         if signed.head != head:
             at = f"block {signed.sequence_number}, {signed.head}"
             return (

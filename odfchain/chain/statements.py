@@ -213,9 +213,8 @@ def check_public_key(key: bytes) -> None:
     if y >= _P:
         raise errors.SignatureError(Problem.WEAK_KEY, "the signer's public key is not in canonical form")
     if y in _SMALL_ORDER_Y:
-        raise errors.SignatureError(
-            Problem.WEAK_KEY, "the signer's public key is a point of small order: anyone can sign for it"
-        )
+        message = "the signer's public key is a point of small order: anyone can sign for it"
+        raise errors.SignatureError(Problem.WEAK_KEY, message)
 
 
 def verify_signature(key: bytes, signature: bytes, signed: bytes) -> None:
@@ -226,10 +225,8 @@ def verify_signature(key: bytes, signature: bytes, signed: bytes) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, signed)
     except (InvalidSignature, ValueError):
-        raise errors.SignatureError(
-            Problem.NOT_VERIFIED,
-            "the signature was not made by the signer that it names, or for another text",
-        ) from None
+        message = "the signature was not made by the signer that it names, or for another text"
+        raise errors.SignatureError(Problem.NOT_VERIFIED, message) from None
 
 
 @functools.lru_cache(maxsize=256)
@@ -328,19 +325,14 @@ def read_statement(text: bytes, kind: StatementType, *, verified: bool = True) -
 def _signer(header: dict[str, Any], kind: StatementType) -> Did:
     algorithm, kid, typ = (header.get(name) for name in ("alg", "kid", "typ"))
     if algorithm != ALGORITHM:
-        raise errors.SignatureError(
-            Problem.WRONG_ALGORITHM,
-            f"the signature's algorithm is {_shown(algorithm)} (only {ALGORITHM} counts)",
-        )
+        message = f"the signature's algorithm is {_shown(algorithm)} (only {ALGORITHM} counts)"
+        raise errors.SignatureError(Problem.WRONG_ALGORITHM, message)
     if foreign := sorted(header.keys() - _HEADER):
-        raise errors.SignatureError(
-            Problem.FOREIGN_HEADER,
-            f"the signature's header has {_shown(foreign[0])}, which may not decide how it is checked",
-        )
+        message = f"the signature's header has {_shown(foreign[0])}, which may not decide how it is checked"
+        raise errors.SignatureError(Problem.FOREIGN_HEADER, message)
     if typ != kind:
-        raise errors.SignatureError(
-            Problem.WRONG_TYPE, f"a signed statement of type {_shown(typ)}, not {kind}"
-        )
+        message = f"a signed statement of type {_shown(typ)}, not {kind}"
+        raise errors.SignatureError(Problem.WRONG_TYPE, message)
     try:
         signer = parse_did(kid if isinstance(kid, str) else "")
     except errors.InvalidIdError:

@@ -59,9 +59,8 @@ def run_container(command: list[str], path: Path, context: fetching.FetchContext
 
     def look() -> None:
         if time.monotonic() > deadline:
-            raise FetchError(
-                f"{what}: has not ended after {context.limits.deadline:g} s (the deadline of a fetch)"
-            )
+            message = f"{what}: has not ended after {context.limits.deadline:g} s (the deadline of a fetch)"
+            raise FetchError(message)
 
     with output, _running(command, what) as container:
         pump([container], take, look)
@@ -142,10 +141,8 @@ def fetch_container(step: FetchStepContainer, context: fetching.FetchContext) ->
     context = dataclasses.replace(context, name=what, secrets=secrets)
     runtime = next(filter(None, map(shutil.which, RUNTIMES)), None)
     if runtime is None:
-        raise FetchError(
-            "this source runs a container, and neither podman nor docker is installed",
-            hint="install podman, or docker",
-        )
+        message = "this source runs a container, and neither podman nor docker is installed"
+        raise FetchError(message, hint="install podman, or docker")
     image = expand(step.image, context.variables, where=what)
     if not image or image.startswith("-") or not image.isprintable() or " " in image:
         raise FetchError(f"{what}: is not the name of an image")
@@ -211,10 +208,8 @@ def _variables(step: FetchStepContainer, context: fetching.FetchContext) -> str:
     if not _BATCH.fullmatch(own["ODF_BATCH_SIZE"]):
         written = [v.value for v in step.env or () if v.name == "ODF_BATCH_SIZE"][-1]
         given = "its value" if written is None else repr(one_line(written))  # a value may be secret
-        raise FetchError(
-            f"{what}: env ODF_BATCH_SIZE: {given} is not a positive whole number",
-            hint=f"it is how many records the container brings at a time; without it it is {DEFAULT_BATCH}",
-        )
+        hint = f"it is how many records the container brings at a time; without it it is {DEFAULT_BATCH}"
+        raise FetchError(f"{what}: env ODF_BATCH_SIZE: {given} is not a positive whole number", hint=hint)
     for key, value in (own | contract).items():
         if re.search(r"[\r\n\0]", value):
             raise FetchError(
@@ -232,16 +227,12 @@ def _result(out: Path, path: Path, size: int, context: fetching.FetchContext) ->
     has_more = os.path.lexists(out / _MORE_FILE)
     if context.is_known(state):
         if size:
-            raise FetchError(
-                f"{what}: printed {size:,} bytes and left the state as it was",
-                hint="the container must write a new state whenever it prints data",
-            )
+            hint = "the container must write a new state whenever it prints data"
+            raise FetchError(f"{what}: printed {size:,} bytes and left the state as it was", hint=hint)
         return fetching.UP_TO_DATE
     if state is None and has_more:
-        raise FetchError(
-            f"{what}: says that there is more, and not from where on",
-            hint=f"the container must write its state to {OUT}/{_ETAG_FILE} or {OUT}/{_TIME_FILE}",
-        )
+        hint = f"the container must write its state to {OUT}/{_ETAG_FILE} or {OUT}/{_TIME_FILE}"
+        raise FetchError(f"{what}: says that there is more, and not from where on", hint=hint)
     if state is None and context.previous is not None and not size:
         return fetching.UP_TO_DATE  # it says nothing, so what is remembered stays
     return fetching.Fetched(path=path, name=what, state=state, has_more=has_more)

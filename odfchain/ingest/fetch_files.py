@@ -106,10 +106,9 @@ def _tokens(pattern: str) -> list[_Field | str]:
         if letter is None:
             parts.append(match[0] if match[1] is None else match[1].replace("''", "'") or "'")
         elif letter not in "yMdHhmsSaEzZX" or (letter == "X" and len(match[0]) > 3):
-            raise FetchError(
-                f"time format {pattern!r}: {match[0]!r} at position {position + 1} is not known",
-                hint="known are y M d H h m s S a E z Z X XX XXX; put literal text in single quotes",
-            )
+            message = f"time format {pattern!r}: {match[0]!r} at position {position + 1} is not known"
+            hint = "known are y M d H h m s S a E z Z X XX XXX; put literal text in single quotes"
+            raise FetchError(message, hint=hint)
         else:
             parts.append(_Field(letter, len(match[0])))
         position = match.end()
@@ -237,9 +236,8 @@ def from_path(pattern: str, timestamp_format: str | None, text: str) -> Timestam
             return _strftime(timestamp_format, found)
         return parse(timestamp_format, found)
     except FetchError as error:
-        raise FetchError(
-            f"event time of {one_line(text)!r} by the pattern {one_line(pattern)!r}: {error}", hint=error.hint
-        ) from None
+        message = f"event time of {one_line(text)!r} by the pattern {one_line(pattern)!r}: {error}"
+        raise FetchError(message, hint=error.hint) from None
 
 
 def match_pattern(pattern: str, text: str) -> dict[str, str] | None:
@@ -280,9 +278,8 @@ def _iso(text: str) -> Timestamp:
     try:
         return Timestamp.from_datetime(dt.datetime.fromisoformat(text))
     except (ValueError, OverflowError):
-        raise FetchError(
-            f"{text!r} is not an ISO 8601 date or time", hint="say how it is written with `timestampFormat`"
-        ) from None
+        hint = "say how it is written with `timestampFormat`"
+        raise FetchError(f"{text!r} is not an ISO 8601 date or time", hint=hint) from None
 
 
 def _strftime(pattern: str, text: str) -> Timestamp:
@@ -411,10 +408,8 @@ class _Order:
         if self._by_time and not isinstance(
             step.event_time, src.EventTimeSourceFromPath | src.EventTimeSourceFromMetadata
         ):
-            raise FetchError(
-                f"{what}: order ByEventTime needs an event time for each file",
-                hint="say `eventTime: {kind: FromPath, pattern: …}` or `eventTime: {kind: FromMetadata}`",
-            )
+            hint = "say `eventTime: {kind: FromPath, pattern: …}` or `eventTime: {kind: FromMetadata}`"
+            raise FetchError(f"{what}: order ByEventTime needs an event time for each file", hint=hint)
         self._by_folder = folders and (before is None or "/" in before)
         self._once = step.cache is not None
 
@@ -439,9 +434,8 @@ class _Order:
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise FetchError(
-                f"{one_line(file.path)!r}: a file name that is not UTF-8 cannot be recorded"
-            ) from None
+            message = f"{one_line(file.path)!r}: a file name that is not UTF-8 cannot be recorded"
+            raise FetchError(message) from None
         return f"{fetching.modified_time(file.info, one_line(file.path))} {name}" if self._by_change else name
 
     def names_read(self, context: fetching.FetchContext) -> frozenset[bytes]:

@@ -157,10 +157,8 @@ def _fetch_file(url: str, context: fetching.FetchContext) -> fetching.FetchResul
 def _file_path(url: str, name: str) -> Path:
     parts = _parsed(locations.Url, url, name).parts
     if parts.netloc.lower() not in ("", "localhost"):
-        raise FetchError(
-            f"{name}: names another host",
-            hint="a file of this machine is file:///absolute/path, with 3 slashes",
-        )
+        hint = "a file of this machine is file:///absolute/path, with 3 slashes"
+        raise FetchError(f"{name}: names another host", hint=hint)
     if parts.query or parts.fragment or not url.isprintable():
         raise FetchError(f"{name}: a file has no query", hint="in a path write ? as %3F and # as %23")
     if "%2f" in parts.path.lower():
@@ -379,10 +377,8 @@ def _store_errors(context: fetching.FetchContext, deadline: Deadline) -> Iterato
         raise SourceNotFoundError(f"{context.name}: no such object or bucket") from error
     except (BaseError, OSError, ValueError, OverflowError) as error:
         deadline.check()
-        raise FetchError(
-            f"{context.name}: {locations.store_message(error, context.secrets)}",
-            hint=locations.ENVIRONMENT_HINT,
-        ) from error
+        message = f"{context.name}: {locations.store_message(error, context.secrets)}"
+        raise FetchError(message, hint=locations.ENVIRONMENT_HINT) from error
 
 
 # A file behind an ftp URL: brought only if it changed, and continued where a connection broke. What is

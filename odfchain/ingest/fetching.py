@@ -146,10 +146,8 @@ class FetchContext:
         return ((name, self.bindings[name]) for name in sorted(variables) if name in self.bindings)
 
     def _refuse(self, name: str, problem: str) -> NoReturn:
-        raise FetchError(
-            f"{self.name}: {problem}",
-            hint=f"ingest.variables.{name}.hosts in the workspace's configuration says so",
-        )
+        hint = f"ingest.variables.{name}.hosts in the workspace's configuration says so"
+        raise FetchError(f"{self.name}: {problem}", hint=hint)
 
 
 def etag_state(value: str) -> SourceState:

@@ -348,11 +348,8 @@ def infer_file(
 
 
 def _no_rows(path: Path) -> BadInputError:
-    return BadInputError(
-        "no rows, so there is nothing to infer types from",
-        file=str(path),
-        hint="write a manifest yourself: odfchain new NAME --root",
-    )
+    hint = "write a manifest yourself: odfchain new NAME --root"
+    return BadInputError("no rows, so there is nothing to infer types from", file=str(path), hint=hint)
 
 
 def check_names(names: Sequence[str], file: str) -> None:
@@ -374,11 +371,8 @@ def check_names(names: Sequence[str], file: str) -> None:
         problems.append(f"column {number:,} {problem}: call it {printable(new)!r}")
     if problems:
         more = f"; and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
-        raise BadInputError(
-            f"names that columns cannot have: {'; '.join(problems[:_SHOWN])}{more}",
-            file=file,
-            hint="rename them in the file and import it again",
-        )
+        message = f"names that columns cannot have: {'; '.join(problems[:_SHOWN])}{more}"
+        raise BadInputError(message, file=file, hint="rename them in the file and import it again")
 
 
 def _problem(name: str, *, again: bool) -> str | None:
@@ -565,10 +559,9 @@ def _parquet(path: Path) -> InferredFile:
         try:
             format_type(f.value_type, f.extra)
         except SchemaError as error:
-            raise SchemaError(
-                f"{path}: column {printable(f.name, 60)!r}: {error.message}",
-                hint="cast the column, or leave it out, and import the file again",
-            ) from None
+            message = f"{path}: column {printable(f.name, 60)!r}: {error.message}"
+            hint = "cast the column, or leave it out, and import the file again"
+            raise SchemaError(message, hint=hint) from None
     columns = tuple(InferredColumn(f, None) for f in schema.fields)
     return InferredFile(_declaring(src.ReadStepParquet(), columns), columns, rows)
 
@@ -625,17 +618,14 @@ class FileImport:
         """
         strategy = merge or ("snapshot" if key else "append")
         if strategy not in MERGES:
-            raise UsageError(
-                f"no merge strategy is called {strategy!r}", hint=f"it is one of {', '.join(MERGES)}"
-            )
+            hint = f"it is one of {', '.join(MERGES)}"
+            raise UsageError(f"no merge strategy is called {strategy!r}", hint=hint)
         if strategy == "append" and key:
-            raise UsageError(
-                "every row is new to append: it has no key", hint="leave the key out, or use ledger"
-            )
+            hint = "leave the key out, or use ledger"
+            raise UsageError("every row is new to append: it has no key", hint=hint)
         if strategy != "append" and not key:
-            raise UsageError(
-                f"merge {strategy} needs the columns that name a record", hint="say them with --key"
-            )
+            hint = "say them with --key"
+            raise UsageError(f"merge {strategy} needs the columns that name a record", hint=hint)
         alias = _name_of(path) if name is None else DatasetAlias.parse(name)
         return cls(path, alias, strategy, tuple(key), merge is None)
 
@@ -694,9 +684,8 @@ def _name_of(path: Path) -> DatasetAlias:
     try:
         return DatasetAlias.parse(made)
     except InvalidIdError:
-        raise UsageError(
-            f"no name of a dataset can be made of {printable(path.name, 60)!r}", hint="say one: --as my.sales"
-        ) from None
+        message = f"no name of a dataset can be made of {printable(path.name, 60)!r}"
+        raise UsageError(message, hint="say one: --as my.sales") from None
 
 
 def _check_known(path: Path, inferred: InferredFile, name: str) -> None:

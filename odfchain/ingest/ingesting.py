@@ -283,19 +283,15 @@ def _push_source(dataset: DatasetFiles, state: DatasetState, name: str | None) -
             raise UsageError(f"{dataset.alias} has no push source called {name!r} ({known})")
         return sources[name]
     if len(sources) > 1:
-        raise UsageError(
-            f"{dataset.alias} has several push sources: {', '.join(sources)}", hint="choose one with --source"
-        )
+        hint = "choose one with --source"
+        raise UsageError(f"{dataset.alias} has several push sources: {', '.join(sources)}", hint=hint)
     if not sources and state.polling_source is not None:
-        raise IngestError(
-            f"{dataset.alias} has a polling source: its data is pulled, not pushed",
-            hint="define a push source in a dataset of its own",
-        )
+        hint = "define a push source in a dataset of its own"
+        raise IngestError(f"{dataset.alias} has a polling source: its data is pulled, not pushed", hint=hint)
     if not sources and state.has_disabled_source:
-        raise IngestError(
-            f"{dataset.alias}: its source is disabled, so nothing says how a file is merged",
-            hint="define the source again in the manifest: odfchain add --update MANIFEST",
-        )
+        message = f"{dataset.alias}: its source is disabled, so nothing says how a file is merged"
+        hint = "define the source again in the manifest: odfchain add --update MANIFEST"
+        raise IngestError(message, hint=hint)
     return next(iter(sources.values()), None)
 
 

@@ -82,10 +82,8 @@ class PollingSource:
             )
         source = state.polling_source
         if source is None:
-            raise IngestError(
-                f"{dataset.alias} has no polling source in force",
-                hint="push files with `odfchain ingest`, or define a source with SetPollingSource",
-            )
+            hint = "push files with `odfchain ingest`, or define a source with SetPollingSource"
+            raise IngestError(f"{dataset.alias} has no polling source in force", hint=hint)
         return cls(dataset, state, source)
 
     def is_recorded_forever(self, progress: Progress) -> bool:
@@ -245,17 +243,13 @@ def _as_it_was(fetched: Fetched) -> Iterator[None]:
     if after is None:
         raise _gone(fetched)
     if after != before:
-        raise IngestError(
-            f"{fetched.name} changed while it was read; nothing was committed",
-            hint="pull again when the file is complete",
-        )
+        hint = "pull again when the file is complete"
+        raise IngestError(f"{fetched.name} changed while it was read; nothing was committed", hint=hint)
 
 
 def _gone(fetched: Fetched) -> SourceNotFoundError:
-    return SourceNotFoundError(
-        f"{fetched.name} went away while it was read; nothing was committed",
-        hint="pull again when it is back",
-    )
+    message = f"{fetched.name} went away while it was read; nothing was committed"
+    return SourceNotFoundError(message, hint="pull again when it is back")
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

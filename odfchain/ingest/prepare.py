@@ -209,15 +209,11 @@ class BoundedOutput:
         """Append, in full or not at all."""
         size = self.size + len(data)
         if size > self.max_bytes:
-            raise IngestError(
-                f"{self.name}: what comes out is larger than {self.max_bytes:,} bytes (limit max_bytes)",
-                hint="raise the limit if this much data is expected",
-            )
+            message = f"{self.name}: what comes out is larger than {self.max_bytes:,} bytes (limit max_bytes)"
+            raise IngestError(message, hint="raise the limit if this much data is expected")
         if self.input_bytes is not None and size > max(RATIO_FREE_BYTES, MAX_RATIO * self.input_bytes):
-            raise IngestError(
-                f"{self.name}: unpacks to more than {MAX_RATIO:,} times its size (limit max_ratio)",
-                hint="raise the limit if the data really compresses this well",
-            )
+            message = f"{self.name}: unpacks to more than {MAX_RATIO:,} times its size (limit max_ratio)"
+            raise IngestError(message, hint="raise the limit if the data really compresses this well")
         with storage_errors(self.path):
             rest = memoryview(data)
             while rest:
@@ -319,10 +315,8 @@ def _unexpected(step: PrepStepDecompress, kind: Codec | None, head: bytes, name:
         return IngestError(f"{name}: is {kind.value}, which has no entry {step.sub_path!r}; Zip was expected")
     if head.startswith(_ZIP_MAGIC):
         return IngestError(f"{name}: is a zip archive, Gzip was expected", hint="write `format: Zip`")
-    return IngestError(
-        f"{name}: is not a {step.format.value} file (it begins with {head.hex(' ')})",
-        hint="remove the Decompress step if the source is not compressed",
-    )
+    message = f"{name}: is not a {step.format.value} file (it begins with {head.hex(' ')})"
+    return IngestError(message, hint="remove the Decompress step if the source is not compressed")
 
 
 def _unpack_stream(codec: Codec, stream: BinaryIO, step: _Step) -> None:
@@ -413,10 +407,8 @@ def _pick(entries: list[zipfile.ZipInfo], glob: str | None, name: str) -> zipfil
         return found[0]
     if found:
         which = "the archive has" if glob is None else f"subPath {glob!r} matches"
-        raise IngestError(
-            f"{name}: {which} {len(found):,} files: {_listed(found)}",
-            hint="name one of them with `subPath`; a source is one file",
-        )
+        hint = "name one of them with `subPath`; a source is one file"
+        raise IngestError(f"{name}: {which} {len(found):,} files: {_listed(found)}", hint=hint)
     if glob is None or not files:
         raise IngestError(f"{name}: the archive has no files")
     raise IngestError(f"{name}: subPath {glob!r} matches none of its {len(files):,} files: {_listed(files)}")
@@ -597,10 +589,8 @@ def _start(command: Sequence[str], stdin: BinaryIO, folder: Path, name: str) -> 
             start_new_session=True,
         )
     except FileNotFoundError as error:
-        raise IngestError(
-            f"{name}: the program of `{_shown(command)}` was not found",
-            hint="a Pipe step is a list of a program and its arguments, without a shell; is it installed?",
-        ) from error
+        hint = "a Pipe step is a list of a program and its arguments, without a shell; is it installed?"
+        raise IngestError(f"{name}: the program of `{_shown(command)}` was not found", hint=hint) from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise IngestError(f"{name}: `{_shown(command)}` cannot be started: {reason}") from error

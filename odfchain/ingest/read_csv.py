@@ -108,11 +108,8 @@ class CsvRecords:
                 size += len(line) - at
                 # a forgotten quote would take the rest of the file into memory
                 if size > INPUT.record_bytes:
-                    raise self._fault(
-                        begun,
-                        f"a quoted field that begins here has more than {INPUT.record_bytes >> 20} MiB",
-                        hint="is its closing quote missing?",
-                    )
+                    message = f"a quoted field that begins here has more than {INPUT.record_bytes >> 20} MiB"
+                    raise self._fault(begun, message, hint="is its closing quote missing?")
                 line, at = next(stream, ""), 0
                 self._line += 1
                 self._check(line)
@@ -228,9 +225,8 @@ def codec_name(encoding: str | None) -> str:
         "".encode(encoding or "utf-8")  # refuses codecs that are not of text, such as hex
         return codecs.lookup(encoding or "utf-8").name
     except LookupError:
-        raise SchemaError(
-            f"unknown encoding {encoding!r}", hint="names are like utf-8, utf-16, latin1 and cp1252"
-        ) from None
+        hint = "names are like utf-8, utf-16, latin1 and cp1252"
+        raise SchemaError(f"unknown encoding {encoding!r}", hint=hint) from None
 
 
 def scan_text(
@@ -398,11 +394,9 @@ class _LineLengths:
 
 
 def _too_long(path: Path, line: int) -> BadInputError:
-    return BadInputError(
-        f"line {line:,} has more than {INPUT.record_bytes >> 20} MiB",
-        file=str(path),
-        hint="is this the right format? A JSON document is read as Json, not as NdJson",
-    )
+    message = f"line {line:,} has more than {INPUT.record_bytes >> 20} MiB"
+    hint = "is this the right format? A JSON document is read as Json, not as NdJson"
+    return BadInputError(message, file=str(path), hint=hint)
 
 
 def _invalid(path: Path, encoding: str, error: UnicodeDecodeError, line: int) -> BadInputError:

@@ -97,10 +97,8 @@ def read_step_for(path: Path, input_format: str | None, declared: src.ReadStep |
     if name is None and path.suffix == ".gz":
         raise read_csv.gzipped(path)
     if name is None or name not in INPUT_FORMATS:
-        raise UsageError(
-            f"{path}: the format of this file is not known",
-            hint=f"say which it is: --input-format {'|'.join(INPUT_FORMATS)}",
-        )
+        hint = f"say which it is: --input-format {'|'.join(INPUT_FORMATS)}"
+        raise UsageError(f"{path}: the format of this file is not known", hint=hint)
     cls = INPUT_FORMATS[name]
     if declared is not None and isinstance(declared, cls):
         return declared
@@ -549,10 +547,8 @@ def write_frame_file(frame: Any, folder: Path) -> Path:
             return _computed(frame, folder, path)
         frame = frame.toArrow()
     if not hasattr(frame, "__arrow_c_stream__"):
-        raise UsageError(
-            f"expected a data frame, got {type(frame).__name__}",
-            hint="give a Spark DataFrame, a pyarrow Table, or what streams Arrow, such as polars' frames",
-        )
+        hint = "give a Spark DataFrame, a pyarrow Table, or what streams Arrow, such as polars' frames"
+        raise UsageError(f"expected a data frame, got {type(frame).__name__}", hint=hint)
     from pyarrow.parquet import ParquetWriter
 
     try:

@@ -87,11 +87,9 @@ def check_reserved(schema: ds.DataSchema, vocab: DatasetVocabulary, file: str, *
         reserved.append(vocab.operation_type_column)
     for name in reserved:
         if schema.field(name) is not None:
-            raise errors.BadInputError(
-                f"column `{name}` conflicts with the system column name",
-                file=file,
-                hint="rename the column, or the system column with a SetVocab event",
-            )
+            message = f"column `{name}` conflicts with the system column name"
+            hint = "rename the column, or the system column with a SetVocab event"
+            raise errors.BadInputError(message, file=file, hint=hint)
     event_time = schema.field(vocab.event_time_column)
     if event_time is not None and not isinstance(
         event_time.value_type, ds.DataTypeDate | ds.DataTypeTimestamp
@@ -333,9 +331,8 @@ def _check_names(event: ev.SetVocab, path: str) -> None:
             check_columns([name], "")
         other = next((k for k, n in names.items() if n == name and k != key), None)
         if other is not None:
-            raise errors.ManifestError(
-                f"{one_line(name)!r} is the name that {other} has", path=f"{path}.{key}"
-            )
+            message = f"{one_line(name)!r} is the name that {other} has"
+            raise errors.ManifestError(message, path=f"{path}.{key}")
 
 
 def _declared(event: ev.SetDataSchema, vocabulary: ev.DatasetVocabulary, path: str) -> ds.DataSchema:
@@ -370,9 +367,8 @@ def _check_source(
         _check_key(merge, vocabulary)
         field = columns.field(operation) if columns is not None and merge.TAKES_OPERATIONS else None
         if field is not None and isinstance(field.value_type, _NO_OPERATION):
-            raise errors.SchemaError(
-                f"column {operation!r} cannot say what a row does: a whole number is expected"
-            )
+            message = f"column {operation!r} cannot say what a row does: a whole number is expected"
+            raise errors.SchemaError(message)
 
 
 def _check_key(merge: src.MergeStrategy, vocabulary: ev.DatasetVocabulary) -> None:
@@ -380,9 +376,8 @@ def _check_key(merge: src.MergeStrategy, vocabulary: ev.DatasetVocabulary) -> No
     for what, names in (("primaryKey", merge.primary_key), ("compareColumns", compared or ())):
         for name in names:
             if name in vocabulary.columns[:3]:
-                raise errors.SchemaError(
-                    f"merge.{what} names {name!r}, which belongs to the change and not to the record"
-                )
+                message = f"merge.{what} names {name!r}, which belongs to the change and not to the record"
+                raise errors.SchemaError(message)
 
 
 def _check_reading(read: src.ReadStep, path: str) -> None:
@@ -415,11 +410,9 @@ def _check_license(event: ev.SetLicense, path: str) -> None:
     try:
         Target.parse(event.website_url)
     except errors.InvalidIdError:
-        raise errors.ManifestError(
-            f"{one_line(event.website_url)!r} is not an http or https URL",
-            path=f"{path}.websiteUrl",
-            hint="write it like https://creativecommons.org/licenses/by/4.0/",
-        ) from None
+        message = f"{one_line(event.website_url)!r} is not an http or https URL"
+        hint = "write it like https://creativecommons.org/licenses/by/4.0/"
+        raise errors.ManifestError(message, path=f"{path}.websiteUrl", hint=hint) from None
 
 
 def _check_attachments(event: ev.SetAttachments, path: str) -> None:

@@ -503,9 +503,8 @@ class Decoder:
             number = buffer.data[type_pos] if type_pos else 0
             member = members.get(number)
             if member is None:
-                raise UnsupportedVersionError(
-                    f"{f.type_name} variant {number} is not known to this version of odfchain"
-                )
+                message = f"{f.type_name} variant {number} is not known to this version of odfchain"
+                raise UnsupportedVersionError(message)
             return member(buffer, buffer.follow(pos), depth + 1)
 
         return read

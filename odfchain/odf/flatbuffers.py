@@ -140,9 +140,8 @@ class FlatBuffer:
         start = self.follow(field)
         count: int = _u32(self.data, start)[0]
         if start + 4 + count * width > self.size:
-            raise CodecError(
-                f"a vector of {count:,} elements at byte {start} runs past the end of the buffer"
-            )
+            message = f"a vector of {count:,} elements at byte {start} runs past the end of the buffer"
+            raise CodecError(message)
         if count > self.limits.list_items:
             raise CodecError(f"a vector of {count:,} elements (at most {self.limits.list_items:,})")
         # paid for before any element is read, so a long vector fails at once

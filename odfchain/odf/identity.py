@@ -131,10 +131,8 @@ def decode(text: str) -> bytes:
         except (binascii.Error, ValueError):
             raise InvalidIdError(f"malformed base16 in {text!r}") from None
     if prefix not in FINAL_PREFIXES:
-        raise InvalidIdError(
-            f"unsupported multibase prefix {prefix!r} in {text!r}",
-            hint="hashes and keys are usually written in base16 and start with 'f'",
-        )
+        hint = "hashes and keys are usually written in base16 and start with 'f'"
+        raise InvalidIdError(f"unsupported multibase prefix {prefix!r} in {text!r}", hint=hint)
     import multiformats.multibase  # noqa: PLC0415 - slow to load, rarely needed
 
     try:
@@ -157,9 +155,8 @@ class _Ed25519Did:
 
     def __post_init__(self) -> None:
         if len(self.public_key) != ED25519_KEY_BYTES:
-            raise InvalidIdError(
-                f"an ed25519 public key of {len(self.public_key)} bytes (must be {ED25519_KEY_BYTES})"
-            )
+            message = f"an ed25519 public key of {len(self.public_key)} bytes (must be {ED25519_KEY_BYTES})"
+            raise InvalidIdError(message)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:

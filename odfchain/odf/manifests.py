@@ -120,11 +120,8 @@ def _other_kind(schema: Any) -> ManifestError:
     group, _, kind = schema.removeprefix(_SCHEMAS)[:200].removesuffix(".json").rpartition("/")
     if kind == "Dataset":
         return ManifestError(f"a Dataset of {group!r}; {_SCHEMAS}{_DATASET} can be read", path=SCHEMA)
-    return ManifestError(
-        f"a resource of the kind {kind} ({group}), not a dataset: ODF 0.34.1 has no such resources",
-        path=SCHEMA,
-        hint=_INSTEAD.get(kind),
-    )
+    message = f"a resource of the kind {kind} ({group}), not a dataset: ODF 0.34.1 has no such resources"
+    return ManifestError(message, path=SCHEMA, hint=_INSTEAD.get(kind))
 
 
 def _member(tree: dict[str, Any], key: str) -> dict[str, Any]:
@@ -163,11 +160,8 @@ def _account(value: Any) -> tuple[str, list[str]]:
                 raise ManifestError(f"unknown property {key!r} ({suggest(key, ['name'])})", path=path)
         value = value.get("name")
     if not isinstance(value, str) or _UUID.fullmatch(value) or value.startswith("did:"):
-        raise ManifestError(
-            "an account without its name: in ODF 0.34.1 an alias has the name of its account",
-            path=path,
-            hint="write `account: NAME`, or leave it out",
-        )
+        message = "an account without its name: in ODF 0.34.1 an alias has the name of its account"
+        raise ManifestError(message, path=path, hint="write `account: NAME`, or leave it out")
     return value, more
 
 
@@ -224,11 +218,9 @@ def _rule(value: Any, path: str) -> WatermarkRule | None:
     if value in spellings(FROM_SYSTEM_TIME):
         return WatermarkRule(from_system_time=True)
     if not isinstance(value, dict):
-        raise ManifestError(
-            f"must be an object or {FROM_SYSTEM_TIME}, not {describe(value)}",
-            path=path,
-            hint="write `watermark: {maxDelay: 1 day}` or `watermark: fromSystemTime`",
-        )
+        message = f"must be an object or {FROM_SYSTEM_TIME}, not {describe(value)}"
+        hint = "write `watermark: {maxDelay: 1 day}` or `watermark: fromSystemTime`"
+        raise ManifestError(message, path=path, hint=hint)
     return from_tree(WatermarkRule, value, path)
 
 
@@ -320,10 +312,8 @@ def read_manifest(document: Document, kind: ManifestKind, source: str | None) ->
 
 def _content_of(tree: Any, kind: ManifestKind) -> Any:
     if not isinstance(tree, dict):
-        raise ManifestError(
-            f"a manifest is an object with kind, version and content, not {describe(tree)}",
-            hint="a file of data becomes a dataset by `odfchain import FILE`",
-        )
+        message = f"a manifest is an object with kind, version and content, not {describe(tree)}"
+        raise ManifestError(message, hint="a file of data becomes a dataset by `odfchain import FILE`")
     for key in ("kind", "version", "content"):
         if key not in tree:
             raise ManifestError(f"the manifest has no {key!r}", hint=_example(kind))

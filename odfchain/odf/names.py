@@ -30,10 +30,8 @@ class _Name:
 
     def __post_init__(self) -> None:
         if not _HOSTNAME.fullmatch(self.text):
-            raise InvalidIdError(
-                f"{self.text!r} is not a valid {self._what()}",
-                hint="use letters and digits, separated by single dots or hyphens, like 'org.example.cities'",
-            )
+            hint = "use letters and digits, separated by single dots or hyphens, like 'org.example.cities'"
+            raise InvalidIdError(f"{self.text!r} is not a valid {self._what()}", hint=hint)
         if len(self.text) > LIMITS.name_bytes:
             raise InvalidIdError(f"{self._what()} of {len(self.text)} bytes (at most {LIMITS.name_bytes})")
 
@@ -317,6 +315,5 @@ def check_branch_name(text: str) -> str:
         reason = f"it has {len(text)} characters, at most {_MOST_CHARACTERS} are allowed"
     else:
         reason = "it is not lower-case letters and digits, in words joined by '-', that begin with a letter"
-    raise InvalidIdError(
-        f"{shown!r} cannot name a branch: {reason}", hint="a name is like fix-names or review-2"
-    )
+    hint = "a name is like fix-names or review-2"
+    raise InvalidIdError(f"{shown!r} cannot name a branch: {reason}", hint=hint)

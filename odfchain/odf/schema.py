@@ -489,9 +489,8 @@ class _Parser:
             scale = self.number()
         self.expect(")")
         if not 1 <= precision <= _MAX_DECIMAL or scale > precision:
-            raise SchemaError(
-                f"DECIMAL({precision},{scale}): precision is 1 to {_MAX_DECIMAL} and scale at most that"
-            )
+            message = f"DECIMAL({precision},{scale}): precision is 1 to {_MAX_DECIMAL} and scale at most that"
+            raise SchemaError(message)
         return DataTypeDecimal(precision=precision, scale=scale)
 
     def _time(self) -> DataType:
@@ -507,9 +506,8 @@ class _Parser:
 
 def _timestamp(name: str, digits: int) -> DataType:
     if digits > _MICROSECONDS:
-        raise SchemaError(
-            f"{name}({digits}): times are kept to the microsecond at most", hint=f"declare {name}(6)"
-        )
+        hint = f"declare {name}(6)"
+        raise SchemaError(f"{name}({digits}): times are kept to the microsecond at most", hint=hint)
     unit = TimeUnit.MILLISECOND if digits <= _MILLISECONDS else TimeUnit.MICROSECOND
     return DataTypeTimestamp(unit=unit, timezone="UTC")
 
@@ -619,10 +617,9 @@ def check_recordable(fields: Iterable[DataField]) -> None:
         for part in types_within(f.type):
             why = _problem(part)
             if why is not None:
-                raise SchemaError(
-                    f"column `{one_line(f.name)}`: {type_name(part)} cannot be recorded: {why}",
-                    hint="leave the column out, or declare another type: a preprocess query can convert it",
-                )
+                message = f"column `{one_line(f.name)}`: {type_name(part)} cannot be recorded: {why}"
+                hint = "leave the column out, or declare another type: a preprocess query can convert it"
+                raise SchemaError(message, hint=hint)
 
 
 def _problem(data_type: DataType) -> str | None:

@@ -42,10 +42,8 @@ class Timestamp:
         """Parse RFC 3339 with seconds and an offset; the result is in UTC."""
         match = _RFC3339.fullmatch(text)
         if match is None:
-            raise InvalidIdError(
-                f"{text!r} is not an RFC 3339 time",
-                hint="write it with seconds and an offset, like 2024-02-29T12:00:00Z",
-            )
+            hint = "write it with seconds and an offset, like 2024-02-29T12:00:00Z"
+            raise InvalidIdError(f"{text!r} is not an RFC 3339 time", hint=hint)
         year, month, day, hour, minute, second, fraction, offset = match.groups()
         try:
             days = dt.date(int(year), int(month), int(day)).toordinal() - _EPOCH_ORDINAL
@@ -168,9 +166,8 @@ class Duration:
             total += int(match[1]) * _UNITS[word]
             position = match.end()
         if position != len(text) or not text.strip():
-            raise InvalidIdError(
-                f"{text!r} is not a length of time", hint="write it like 1 day, 36 hours or 90m"
-            )
+            hint = "write it like 1 day, 36 hours or 90m"
+            raise InvalidIdError(f"{text!r} is not a length of time", hint=hint)
         if total > _LONGEST_MS:
             raise InvalidIdError(f"{text!r} is longer than ten thousand years")
         return cls(total)
@@ -212,10 +209,8 @@ class Recurrence:
         with contextlib.suppress(CronSimError, StopIteration):
             if _CRON.fullmatch(text) and next(CronSim(text, _EPOCH)):
                 return cls(text, None)
-        raise InvalidIdError(
-            f"{text[:200]!r} is neither a length of time nor a cron text",
-            hint="write it like 1h, or like '30 6 * * *': minute, hour, day, month, weekday in UTC",
-        )
+        hint = "write it like 1h, or like '30 6 * * *': minute, hour, day, month, weekday in UTC"
+        raise InvalidIdError(f"{text[:200]!r} is neither a length of time nor a cron text", hint=hint)
 
     def after(self, moment: Timestamp, key: str) -> Timestamp:
         """The first of a key's moments that is later."""
@@ -300,26 +295,20 @@ def check_timestamp_format(text: str) -> None:
     # what is not read is the same in every value: `yyyy-mm-dd` (minutes for months) would shift all of them
     lacking = next((part for part in _PARTS[: max(map(_PARTS.index, read))] if part not in read), None)
     if lacking is not None:
-        raise SchemaError(
-            f"time format {text!r} does not read the {lacking}: it would be the same in every value",
-            hint=_HINTS["strftime" if "%" in text else "java"],
-        )
+        message = f"time format {text!r} does not read the {lacking}: it would be the same in every value"
+        raise SchemaError(message, hint=_HINTS["strftime" if "%" in text else "java"])
     # half-day hours without AM or PM mean two times
     if letters & {"h", "K"} and "a" not in letters:
-        raise SchemaError(
-            f"time format {text!r} reads hours of half a day and not which half",
-            hint="write %H, or %I with %p" if "%" in text else "write HH, or hh with a",
-        )
+        hint = "write %H, or %I with %p" if "%" in text else "write HH, or hh with a"
+        raise SchemaError(f"time format {text!r} reads hours of half a day and not which half", hint=hint)
 
 
 def check_date_format(text: str) -> None:
     """As `check_timestamp_format`, and no time zone is read: a day would be the one of UTC."""
     check_timestamp_format(text)
     if text != RFC3339 and _letters(text) & set("VzOXxZ"):
-        raise SchemaError(
-            f"time format {text!r} reads a time zone: dates would become those of UTC",
-            hint="declare the column as TIMESTAMP",
-        )
+        message = f"time format {text!r} reads a time zone: dates would become those of UTC"
+        raise SchemaError(message, hint="declare the column as TIMESTAMP")
 
 
 def _letters(text: str) -> set[str]:
@@ -359,10 +348,8 @@ def _directives(text: str) -> list[tuple[str | None, str]]:
         elif directive in _NUMBERS or (directive in _FIXED and not dash):
             found.append((directive, ""))
         else:
-            raise SchemaError(
-                f"time format {text!r}: {broken or match[0]!r} is not known",
-                hint="known are %Y %y %m %d %j %H %I %M %S %f %.f %p %b %B %z %:z %F %T %R %D %%",
-            )
+            hint = "known are %Y %y %m %d %j %H %I %M %S %f %.f %p %b %B %z %:z %F %T %R %D %%"
+            raise SchemaError(f"time format {text!r}: {broken or match[0]!r} is not known", hint=hint)
     return found
 
 

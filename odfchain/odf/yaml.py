@@ -66,9 +66,8 @@ def read_documents(
         documents = _read_json(text)
         if documents is not None:
             return [documents]
-        raise ManifestError(
-            f"not valid YAML: {error.reason} (position {error.position})", source=source
-        ) from None
+        message = f"not valid YAML: {error.reason} (position {error.position})"
+        raise ManifestError(message, source=source) from None
     except (yaml.YAMLError, ValueError) as error:
         raise ManifestError(f"not valid YAML: {error}".splitlines()[0], source=source) from None
     except ManifestError as error:

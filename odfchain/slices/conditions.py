@@ -106,10 +106,8 @@ def _parsed(text: str) -> exp.Expr:
             said = "something is missing here"
         raise _wrong(text, line, column, highlighted, said) from None
     except sqlglot.errors.TokenError:
-        raise QueryError(
-            f"the condition {one_line(text)!r} cannot be read: a text or a name in it has no end",
-            hint="texts stand in 'quotes', names in `backticks`",
-        ) from None
+        message = f"the condition {one_line(text)!r} cannot be read: a text or a name in it has no end"
+        raise QueryError(message, hint="texts stand in 'quotes', names in `backticks`") from None
     except (sqlglot.errors.SqlglotError, RecursionError) as error:
         raise QueryError(f"the condition {one_line(text)!r} cannot be read: {first_line(error)}") from None
     query = queries[0] if len(queries) == 1 else None

@@ -57,9 +57,8 @@ def check_values(column: pa.Array, name: str) -> None:
         range_ = pc.min_max(leaf.cast(pa.int32()) if leaf.type.bit_width == 32 else leaf.cast(pa.int64()))
         for wrong in (range_["min"].as_py(), range_["max"].as_py()):
             if not bounds[0] <= wrong <= bounds[1]:
-                raise ValueError(
-                    f"column `{one_line(name)}`: {wrong} is no {leaf.type} of the years 1 to 9999"
-                )
+                message = f"column `{one_line(name)}`: {wrong} is no {leaf.type} of the years 1 to 9999"
+                raise ValueError(message)
 
 
 def leaves_of(column: pa.Array) -> Iterator[pa.Array]:
@@ -460,9 +459,8 @@ def open_checked(path: Path, **options: Any) -> pq.ParquetFile:
     if len(end) == 8 and end[4:] == b"PAR1":
         (footer,) = struct.unpack("<I", end[:4])
         if PARQUET.footer_bytes < footer <= size:  # one that is longer than the file is damage
-            raise _oversized(
-                path, f"its footer has {footer:,} bytes, at most {PARQUET.footer_bytes:,} are read"
-            )
+            message = f"its footer has {footer:,} bytes, at most {PARQUET.footer_bytes:,} are read"
+            raise _oversized(path, message)
     file = pq.ParquetFile(path, **options)
     meta = file.metadata
     if meta.num_columns > PARQUET.columns:
@@ -727,8 +725,6 @@ def _beyond(path: Path, name: str, most: int) -> OversizedInputError:
 
 
 def _oversized(path: Path, what: str) -> OversizedInputError:
-    return OversizedInputError(
-        f"{what} of a file of {path.stat().st_size:,} bytes",
-        file=str(path),
-        hint="a file like this is made to exhaust memory; if it is not, write it in smaller pieces",
-    )
+    message = f"{what} of a file of {path.stat().st_size:,} bytes"
+    hint = "a file like this is made to exhaust memory; if it is not, write it in smaller pieces"
+    return OversizedInputError(message, file=str(path), hint=hint)

@@ -150,10 +150,8 @@ def copy_put(place: StoreFolder, name: str, size: int, target: Path) -> None:
     place.files.copy(key, 0, size, target)
     actual, _ = hash_file(target)
     if str(actual) != name:
-        raise ObjectCorruptedError(
-            f"{key}: the content hashes to {actual}, not to its name",
-            hint="it was just written: run the command again",
-        )
+        hint = "it was just written: run the command again"
+        raise ObjectCorruptedError(f"{key}: the content hashes to {actual}, not to its name", hint=hint)
 
 
 # --- on a worker ---------------------------------------------------------------------------------------

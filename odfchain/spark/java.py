@@ -99,10 +99,8 @@ def find_java(environ: dict[str, str] | None = None) -> Path:
             return java
         if version is not None:
             too_old = f" ({java} is version {version})"
-    raise JavaNotFoundError(
-        f"Spark needs Java {MIN_JAVA} or newer and none was found{too_old} on {platform.system()}",
-        hint=install_command(),
-    )
+    message = f"Spark needs Java {MIN_JAVA} or newer and none was found{too_old} on {platform.system()}"
+    raise JavaNotFoundError(message, hint=install_command())
 
 
 def main() -> int:

@@ -124,10 +124,8 @@ def _run_elsewhere(
     _cancel(session, tag, result)
     if asked.done():
         raise EngineError("the run was cancelled")
-    raise EngineError(
-        f"took longer than {_shown(deadline)}",
-        hint="allow more time: --timeout, or transform.timeoutSeconds in the settings",
-    )
+    hint = "allow more time: --timeout, or transform.timeoutSeconds in the settings"
+    raise EngineError(f"took longer than {_shown(deadline)}", hint=hint)
 
 
 def _tag(session: SparkSession, tag: str) -> None:
@@ -223,19 +221,14 @@ def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
     if fault is not None:
         return BadInputError(str(fault.get("message", fault["kind"])), file=file)
     if _FULL.search(text):
-        return StorageFullError(
-            "no space left on the device while writing", hint="free some space and run the command again"
-        )
+        hint = "free some space and run the command again"
+        return StorageFullError("no space left on the device while writing", hint=hint)
     if lost := _LOST.search(text):
-        return EngineError(
-            f"an executor of Spark's was lost: {one_line(lost[1], _LONGEST)}",
-            hint="run the command again; where memory was short, with more: spark.executor.memory",
-        )
+        hint = "run the command again; where memory was short, with more: spark.executor.memory"
+        return EngineError(f"an executor of Spark's was lost: {one_line(lost[1], _LONGEST)}", hint=hint)
     if "Python worker exited unexpectedly" in text:
-        return EngineError(
-            "a worker of Spark's has ended: it was killed, or had no more memory",
-            hint="run the command again; where memory was short, with a smaller merge.taskBytes",
-        )
+        hint = "run the command again; where memory was short, with a smaller merge.taskBytes"
+        return EngineError("a worker of Spark's has ended: it was killed, or had no more memory", hint=hint)
     return EngineError(f"Spark failed: {one_line(first_line(error), _LONGEST)}")
 
 

@@ -701,6 +701,5 @@ class SplitDocument:
             found += 1
             yield record
         if found != rows:
-            raise json_values.RecordError(
-                "not the records that were counted; the file changed while it was read"
-            )
+            message = "not the records that were counted; the file changed while it was read"
+            raise json_values.RecordError(message)

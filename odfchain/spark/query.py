@@ -232,9 +232,8 @@ class Queries:
             if not last and not step.alias:
                 raise QueryError(f"{step.label}: has no alias", hint="only the last step goes without one")
             if step.alias in taken:
-                raise QueryError(
-                    f"{step.label}: there is already a table of this name", hint="choose another alias"
-                )
+                hint = "choose another alias"
+                raise QueryError(f"{step.label}: there is already a table of this name", hint=hint)
             if step.alias is not None:
                 taken.add(step.alias)
             _bounded(step.label, step.sql)
@@ -259,10 +258,8 @@ def in_time(work: Callable[[], T]) -> T:
     wait((result,), timeout=QUERY.reading_seconds)
     # nothing can end what Spark does with a query before it runs: the thread ends with the process
     if not result.done():
-        raise QueryError(
-            f"the query is not read and resolved after {QUERY.reading_seconds:g} s",
-            hint="split it into steps, with fewer names in each",
-        )
+        hint = "split it into steps, with fewer names in each"
+        raise QueryError(f"the query is not read and resolved after {QUERY.reading_seconds:g} s", hint=hint)
     return result.result()
 
 
@@ -344,19 +341,15 @@ def _to_spark(engine: str, sql: str, schemas: Schemas | None, label: str) -> str
     except errors.ParseError as error:
         raise _syntax(error, engine, label, sql) from error
     except errors.UnsupportedError as error:
-        raise QueryError(
-            f"{label}: has no equal in Spark SQL: {one_line(str(error))}",
-            hint=f"write the query with engine: {OWN_ENGINE}",
-        ) from error
+        hint = f"write the query with engine: {OWN_ENGINE}"
+        raise QueryError(f"{label}: has no equal in Spark SQL: {one_line(str(error))}", hint=hint) from error
     except QueryError:
         raise
     except RecursionError as error:
         raise QueryError(f"{label}: is nested too deeply", hint="split it into steps") from error
     except Exception as error:  # a translator of any text: every failure is the query's
-        raise QueryError(
-            f"{label}: cannot be read as {engine} SQL: {one_line(str(error))}",
-            hint=f"write it with engine: {OWN_ENGINE}",
-        ) from error
+        message = f"{label}: cannot be read as {engine} SQL: {one_line(str(error))}"
+        raise QueryError(message, hint=f"write it with engine: {OWN_ENGINE}") from error
 
 
 def _one_query(trees: list[Any], label: str) -> Any:
@@ -590,6 +583,5 @@ def _asking_server(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise EngineError(
-            f"the server of Spark Connect does not give {what}: {one_line(str(error), 200)}"
-        ) from error
+        message = f"the server of Spark Connect does not give {what}: {one_line(str(error), 200)}"
+        raise EngineError(message) from error

@@ -127,11 +127,8 @@ class Gate:
         parts = strings(relation.multipartIdentifier())
         if len(parts) != 1 or parts[0] not in known:
             name = ".".join(parts)
-            raise checker.refuse(
-                relation,
-                f"there is no table `{one_line(name, 80)}` for this query",
-                _tables_hint(name, known),
-            )
+            message = f"there is no table `{one_line(name, 80)}` for this query"
+            raise checker.refuse(relation, message, _tables_hint(name, known))
         if not relation.options().isEmpty():
             raise checker.refuse(relation, "a table is taken as it is, without options", "leave WITH (…) out")
 
@@ -147,9 +144,8 @@ class Gate:
             judge.deciding(expressions, i)
         for i in expressions.of(*_ORDERED_FIRST):
             if i - 1 not in ordered:
-                raise judge.refuse(
-                    expressions[i], "depends on the order in which rows arrive", refusals.order_hint()
-                )
+                message = "depends on the order in which rows arrive"
+                raise judge.refuse(expressions[i], message, refusals.order_hint())
         for i in expressions.of("UnresolvedStarExceptOrReplace"):
             if option(expressions[i].replacements()) is not None:
                 raise judge.refuse(expressions[i], "`*` with REPLACE is not on the list", "name the columns")
@@ -169,17 +165,15 @@ class Gate:
             if name.endswith(".Cast"):
                 checker.collation(expressions[i])
             if name not in functions.INLINE_EXPRESSIONS or temporal or named:
-                raise checker.refuse(
-                    expressions[i], "VALUES takes plain values only", "compute with SELECT", plan
-                )
+                message = "VALUES takes plain values only"
+                raise checker.refuse(expressions[i], message, "compute with SELECT", plan)
 
     @staticmethod
     def _table_function(plan: Any, checker: refusals.StepChecker) -> None:
         name = ".".join(strings(plan.name()))
         if name.lower() not in functions.TABLE_NAMES:
-            raise checker.refuse(
-                plan, f"table function `{one_line(name, 80)}` is not on the list", "explode and range are"
-            )
+            message = f"table function `{one_line(name, 80)}` is not on the list"
+            raise checker.refuse(plan, message, "explode and range are")
         if name.lower() == "range" and plan.functionArgs().size() > _RANGE_ARGUMENTS:
             raise checker.split(plan)
 
@@ -517,11 +511,8 @@ class PlanMeasure:
 
     def _check(self, size: TableSize, plan: Any) -> None:
         if size.nodes > QUERY.nodes:
-            raise self._checker.refuse(
-                plan,
-                f"grows to {shown_count(size.nodes)} nodes as a plan, more than {QUERY.nodes:,}",
-                "name the same table or query fewer times",
-            )
+            message = f"grows to {shown_count(size.nodes)} nodes as a plan, more than {QUERY.nodes:,}"
+            raise self._checker.refuse(plan, message, "name the same table or query fewer times")
         if size.cells > QUERY.columns:
             raise self._checker.refuse(
                 plan,

@@ -69,17 +69,14 @@ def spark_error(
     if "StackOverflowError" in text:
         return QueryError(f"{label}: {_TOO_DEEP}", hint="split it into steps")
     if "Max iterations (" in text:
-        return QueryError(
-            f"{label}: has more names that stand for one another than Spark resolves",
-            hint="split it into steps, with fewer WITH in each",
-        )
+        message = f"{label}: has more names that stand for one another than Spark resolves"
+        return QueryError(message, hint="split it into steps, with fewer WITH in each")
     if "OutOfMemoryError" in text:
         return EngineError("Java ran out of memory while it read a query")
     match = _CODE.search(text)
     if match is None:
-        return QueryError(
-            f"{label}: Spark cannot read this query: {one_line(text.partition(chr(10))[0], _LONGEST)}"
-        )
+        message = f"{label}: Spark cannot read this query: {one_line(text.partition(chr(10))[0], _LONGEST)}"
+        return QueryError(message)
     whole = _TAIL.sub("", text[match.end() :].partition("\n== SQL")[0].partition("\n\tat ")[0])
     said = one_line(_ADVICE.sub("", whole), _LONGEST).removesuffix(".")
     found = None if translated else _POSITION.search(text)
@@ -417,11 +414,8 @@ class StepChecker:
         """Bounds the size of a query."""
         self._count += sum(len(part.classes) for part in found)
         if self._count > QUERY.nodes:
-            raise QueryError(
-                f"{self._step.label}: has more than {QUERY.nodes:,} nodes as a plan",
-                hint="split it into steps",
-                refused=True,
-            )
+            message = f"{self._step.label}: has more than {QUERY.nodes:,} nodes as a plan"
+            raise QueryError(message, hint="split it into steps", refused=True)
 
     def classes(self, among: PlanNodes, allowed: frozenset[str], instead: str | None = None) -> None:
         """Every node is of a class on the list."""
@@ -486,11 +480,8 @@ class StepChecker:
             raise self.refuse(node, *wrong)
         missing = unformatted(kind, options)
         if missing is not None:
-            raise self.refuse(
-                node,
-                "may read a bare time of day as today's",
-                f"say how times are written, as in from_json(x, schema, map('{missing}', 'yyyy-MM-dd'))",
-            )
+            message = f"say how times are written, as in from_json(x, schema, map('{missing}', 'yyyy-MM-dd'))"
+            raise self.refuse(node, "may read a bare time of day as today's", message)
 
     def deciding(self, expressions: PlanNodes, i: int) -> None:
         """A function, or a match by RLIKE, gives the same on every Java; for queries that are replayed."""
@@ -524,12 +515,8 @@ class StepChecker:
                     raise self._of_floats(node)
 
     def _of_floats(self, node: Any, around: Any = None) -> QueryError:
-        return self.refuse(
-            node,
-            "makes text of a floating-point number, which differs between versions of Java",
-            "cast it first: cast(cast(x AS decimal(18, 6)) AS string)",
-            around,
-        )
+        message = "makes text of a floating-point number, which differs between versions of Java"
+        return self.refuse(node, message, "cast it first: cast(cast(x AS decimal(18, 6)) AS string)", around)
 
     def collation(self, node: Any) -> None:
         """A type may bring a library's rules for the order of text, as the keyword COLLATE does."""
@@ -544,18 +531,13 @@ class StepChecker:
         start, end, step = int(node.start()), int(node.end()), int(node.step())
         count = max(0, -((start - end) // step))
         if count > QUERY.range_rows:
-            raise self.refuse(
-                node, f"makes {count:,} rows, more than {QUERY.range_rows:,}", None, word="range"
-            )
+            message = f"makes {count:,} rows, more than {QUERY.range_rows:,}"
+            raise self.refuse(node, message, None, word="range")
 
     def split(self, node: Any) -> QueryError:
         """An error for a `range` that says how to split the work, into as many tasks as it likes."""
-        return self.refuse(
-            node,
-            "says how to split the work, not what to compute",
-            "range takes start, end, step",
-            word="range",
-        )
+        message = "says how to split the work, not what to compute"
+        return self.refuse(node, message, "range takes start, end, step", word="range")
 
     def window(self, walker: PlanWalker, node: Any, *varying: str) -> None:
         """Rows before and after a row are only those that an order puts there."""

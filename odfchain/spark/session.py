@@ -255,9 +255,8 @@ class SparkEngine:
                 own = self._java if isinstance(self._java, Gateway) else None
                 self.close()
                 if own is not None:
-                    raise EngineError(
-                        f"Spark did not start: {str(error).splitlines()[0]}", hint=f"its log is {own.log}"
-                    ) from error
+                    message = f"Spark did not start: {str(error).splitlines()[0]}"
+                    raise EngineError(message, hint=f"its log is {own.log}") from error
                 if not self.idle:
                     raise
                 # the JVM of our place may have ended since we got it: once more, in another one
@@ -314,10 +313,8 @@ class SparkEngine:
         except Exception as error:
             text = f"no Spark Connect session at {self.remote}: {str(error).splitlines()[0]}"
             _, *parts = str(self.remote).split(";")  # after the address; one may be a token
-            raise EngineError(
-                redact(text, filter(None, parts)),
-                hint="pip install 'odfchain[connect]' brings the client's libraries",
-            ) from error
+            hint = "pip install 'odfchain[connect]' brings the client's libraries"
+            raise EngineError(redact(text, filter(None, parts)), hint=hint) from error
         return session
 
     def close(self) -> None:
@@ -553,8 +550,6 @@ def judge_of(session: SparkSession) -> SparkSession:
     """Where queries for a session of Spark Connect are read and resolved; started at the first use."""
     judge = _judges.get(session)
     if judge is None:
-        raise EngineError(
-            "queries over Spark Connect run in a session that odfchain has opened",
-            hint="set spark.remote in the workspace's config.yaml",
-        )
+        hint = "set spark.remote in the workspace's config.yaml"
+        raise EngineError("queries over Spark Connect run in a session that odfchain has opened", hint=hint)
     return judge()

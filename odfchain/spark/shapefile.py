@@ -127,11 +127,8 @@ def _chosen(names: list[str], sub_path: str | None, file: str) -> str:
     if not chosen:
         raise BadInputError(f"no .shp file matches subPath {sub_path!r} (there are: {shown})", file=file)
     what = f"match subPath {sub_path!r}" if sub_path else "are in the archive"
-    raise BadInputError(
-        f"{len(chosen)} .shp files {what}, exactly one is expected: {shown}",
-        file=file,
-        hint="say which in the read step's 'subPath'",
-    )
+    message = f"{len(chosen)} .shp files {what}, exactly one is expected: {shown}"
+    raise BadInputError(message, file=file, hint="say which in the read step's 'subPath'")
 
 
 def _side_file(names: list[str], shp: str, suffix: str) -> str | None:
@@ -319,9 +316,8 @@ def _check_deleted(dbf: BinaryIO, index: int) -> None:
     dbf.seek(header + index * size)
     # pyshp leaves out every record whose mark is not blank
     if (mark := dbf.read(1)) != b"*":
-        raise RecordError(
-            f"the .dbf file marks the record with {mark!r}; a blank or '*' (deleted) was expected"
-        )
+        message = f"the .dbf file marks the record with {mark!r}; a blank or '*' (deleted) was expected"
+        raise RecordError(message)
 
 
 def _unreadable(error: Exception, row: int) -> RecordError:

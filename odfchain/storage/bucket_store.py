@@ -52,10 +52,8 @@ T = TypeVar("T")
 def place_of(url: PeerUrl) -> Location:
     """Address of an s3, s3+http, s3+https, gs or az URL."""
     if url.scheme not in ("s3", "gs", "az", "s3+http", "s3+https"):
-        raise errors.UnsupportedPeerError(
-            f"{url}: not the URL of an object store",
-            hint="write it like s3://bucket/prefix, gs://…, az://… or s3+http://host:9000/bucket/prefix",
-        )
+        hint = "write it like s3://bucket/prefix, gs://…, az://… or s3+http://host:9000/bucket/prefix"
+        raise errors.UnsupportedPeerError(f"{url}: not the URL of an object store", hint=hint)
     try:
         return Location.parse(url.text, folder=True)
     except errors.InvalidIdError as error:
@@ -393,10 +391,8 @@ class BucketTransport(Transport):
         key = _lock_key(ref)
         owner = f"{secrets.token_hex(8)} {Timestamp.now()}".encode()
         if self.settle(key, owner, None, LIMITS.ref_bytes) != owner:
-            raise errors.TransferError(
-                f"{self.where}{key}: another writer is replacing the head",
-                hint="run the command again; if no other is running, remove this object from the store",
-            )
+            hint = "run the command again; if no other is running, remove this object from the store"
+            raise errors.TransferError(f"{self.where}{key}: another writer is replacing the head", hint=hint)
         try:
             actual = Store(self, ref).head()
             if actual != expected:

@@ -39,9 +39,8 @@ class FolderTransport(Transport):
         super().__init__(one_line(str(url), 500), limits=replace(PEER_LIMITS, first_wait=0))
         path = url.path
         if url.scheme != "file" or "\0" in path or not path.startswith("/"):
-            raise errors.UnsupportedPeerError(
-                f"{self.where}: not the URL of a folder", hint="write it like file:///srv/datasets/name"
-            )
+            hint = "write it like file:///srv/datasets/name"
+            raise errors.UnsupportedPeerError(f"{self.where}: not the URL of a folder", hint=hint)
         self._folder = Path(path)
         self._staging: Path | None = None
         self._lock = threading.Lock()
@@ -126,10 +125,8 @@ class FolderTransport(Transport):
     def _writing(self, key: object) -> Iterator[None]:
         # only datasets of a workspace have this folder: they change by their own commands
         if (self._folder / "staging").exists():
-            raise errors.AccessError(
-                f"{self.where}: this is a dataset of a workspace, which nothing may be pushed into",
-                hint="pull from the other side, or push to a folder of its own",
-            )
+            message = f"{self.where}: this is a dataset of a workspace, which nothing may be pushed into"
+            raise errors.AccessError(message, hint="pull from the other side, or push to a folder of its own")
         try:
             yield
         except (errors.RefConflictError, errors.ObjectCorruptedError):
@@ -138,9 +135,8 @@ class FolderTransport(Transport):
             cause = error.__cause__
             if isinstance(cause, OSError):
                 raise _peer_error(cause, self._name(key)) from error
-            raise errors.TransferError(
-                f"{self._name(key)}: {one_line(error.message, 300)}", hint=error.hint
-            ) from error
+            message = f"{self._name(key)}: {one_line(error.message, 300)}"
+            raise errors.TransferError(message, hint=error.hint) from error
 
     def _part(self, name: str) -> Path:
         folder = self._folder / name

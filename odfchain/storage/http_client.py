@@ -35,10 +35,8 @@ def trusted_authorities() -> ssl.SSLContext:
             cafile=file or (None if folder else certifi.where()), capath=None if file else folder
         )
     except (OSError, ValueError) as error:
-        raise FetchError(
-            "the certificates of trusted authorities cannot be read",
-            hint="check SSL_CERT_FILE and SSL_CERT_DIR",
-        ) from error
+        hint = "check SSL_CERT_FILE and SSL_CERT_DIR"
+        raise FetchError("the certificates of trusted authorities cannot be read", hint=hint) from error
 
 
 _Origin = tuple[str, str, int]

@@ -449,10 +449,8 @@ def _proxy_of(target: Target, name: str) -> Target | None:
         return None
     with contextlib.suppress(InvalidIdError):
         return Target.parse(found if "://" in found else f"http://{found}")
-    raise FetchError(
-        f"{name}: the environment's proxy for {target.scheme} is not the URL of an HTTP proxy",
-        hint=f"check {target.scheme}_proxy and all_proxy, or name the host in no_proxy",
-    )
+    message = f"{name}: the environment's proxy for {target.scheme} is not the URL of an HTTP proxy"
+    raise FetchError(message, hint=f"check {target.scheme}_proxy and all_proxy, or name the host in no_proxy")
 
 
 def _judge_by_name(route: Route, name: str) -> str | None:

@@ -97,13 +97,11 @@ class HttpTransport(Transport):
     def unknown(self, what: str, otherwise: str = "") -> AccessError:
         """The error for status 401: the server does not know the token that was sent, or wants one."""
         if self._kept is None or " (redirected to " in what:  # no token goes to another origin
-            return AccessError(
-                f"{what}: authentication is required", hint=f"keep a token for it: {self._login}{otherwise}"
-            )
+            hint = f"keep a token for it: {self._login}{otherwise}"
+            return AccessError(f"{what}: authentication is required", hint=hint)
         whose = "kept for this server is not valid any more" if self._kept else "given is not valid"
-        return AccessError(
-            f"{what}: the token {whose}", hint=f"ask its operator for a new one, then {self._login}"
-        )
+        hint = f"ask its operator for a new one, then {self._login}"
+        return AccessError(f"{what}: the token {whose}", hint=hint)
 
     def _problem(self, response: Response, key: str, where: str) -> Exception | None:
         status = response.status
@@ -136,7 +134,5 @@ class HttpTransport(Transport):
 def _encoded(response: Response, where: str) -> TransferError | None:
     if response.encoding is None:
         return None
-    return TransferError(
-        f"{where}: the body is encoded as {response.encoding!r}, though plain bytes were asked for",
-        hint="have the web server hand out the files as they are",
-    )
+    message = f"{where}: the body is encoded as {response.encoding!r}, though plain bytes were asked for"
+    return TransferError(message, hint="have the web server hand out the files as they are")

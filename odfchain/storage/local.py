@@ -305,10 +305,8 @@ def _unreadable(path: Path, error: OSError) -> errors.StoreError:
 
 
 def _corrupted(path: Path, actual: Multihash) -> errors.StoreError:
-    return errors.ObjectCorruptedError(
-        f"{path}: the content hashes to {actual}, not to its name",
-        hint="`odfchain fsck NAME` finds and repairs damaged files; --from URL names a copy of the dataset",
-    )
+    hint = "`odfchain fsck NAME` finds and repairs damaged files; --from URL names a copy of the dataset"
+    return errors.ObjectCorruptedError(f"{path}: the content hashes to {actual}, not to its name", hint=hint)
 
 
 # Objects that are fetched into a folder when they are read.

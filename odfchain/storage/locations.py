@@ -308,19 +308,16 @@ class PeerUrl(Url):
     def parse(cls, text: str) -> PeerUrl:
         """The URL with a slash at its end."""
         if "://" not in text and not text.startswith("file:"):
-            raise UnsupportedPeerError(
-                f"{text!r} is not a URL",
-                hint="write a folder like file:///srv/datasets/, a server like https://host/",
-            )
+            hint = "write a folder like file:///srv/datasets/, a server like https://host/"
+            raise UnsupportedPeerError(f"{text!r} is not a URL", hint=hint)
         try:
             url = cls(text)
         except InvalidIdError:
             raise UnsupportedPeerError(f"{public_name(text)!r} is not a URL") from None
         if url.scheme not in _SCHEMES:
-            raise UnsupportedPeerError(
-                f"{url}: datasets cannot be carried over {url.scheme or 'that'!r}",
-                hint=f"the schemes are {', '.join(_SCHEMES[:-1])} and {_SCHEMES[-1]}",
-            )
+            message = f"{url}: datasets cannot be carried over {url.scheme or 'that'!r}"
+            hint = f"the schemes are {', '.join(_SCHEMES[:-1])} and {_SCHEMES[-1]}"
+            raise UnsupportedPeerError(message, hint=hint)
         if set("?#") & set(text):
             raise UnsupportedPeerError(f"{url}: the URL of a dataset has no query and no fragment")
         if not url.parts.netloc and url.scheme != "file":
@@ -328,9 +325,8 @@ class PeerUrl(Url):
         if url.scheme == "file" and "%2f" in url.parts.path.lower():
             raise UnsupportedPeerError(f"{url}: an escaped slash", hint="where / is meant, write it so")
         if url.scheme == "file" and url.parts.netloc not in ("", "localhost"):
-            raise UnsupportedPeerError(
-                f"{url}: a file URL names no other machine", hint="write it like file:///srv/datasets/name"
-            )
+            hint = "write it like file:///srv/datasets/name"
+            raise UnsupportedPeerError(f"{url}: a file URL names no other machine", hint=hint)
         return url if text.endswith("/") else cls(f"{text}/")
 
     @property
@@ -419,9 +415,8 @@ def parse_target(url: str, *, name: str) -> Target:
         return Target.parse(url)
     except InvalidIdError as error:
         filled_in = " once its templates are filled in" if "${{" in name else ""
-        raise FetchError(
-            f"{unreadable_name(name)}: {error.message}{filled_in}", hint="write it like https://host/path"
-        ) from None
+        hint = "write it like https://host/path"
+        raise FetchError(f"{unreadable_name(name)}: {error.message}{filled_in}", hint=hint) from None
 
 
 def basic(user: str, password: str) -> str:
@@ -549,9 +544,8 @@ class Location:
 
 def _decoded(path: str) -> str:
     if "%2f" in path.lower():
-        raise InvalidIdError(
-            "an escaped slash: with a plain one it is another object", hint="where / is meant, write it so"
-        )
+        hint = "where / is meant, write it so"
+        raise InvalidIdError("an escaped slash: with a plain one it is another object", hint=hint)
     try:
         return unescape(path).decode()
     except UnicodeDecodeError:

@@ -154,9 +154,8 @@ class Incoming:
 
     def _adopt(self) -> None:
         if not lock_at_once(self._fd):
-            raise errors.StoreError(
-                f"{self._target}: another transfer writes to it", hint="try again when it ended", exit_code=5
-            )
+            hint = "try again when it ended"
+            raise errors.StoreError(f"{self._target}: another transfer writes to it", hint=hint, exit_code=5)
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode):
             raise errors.StoreError(f"{self._target}: not a regular file")
@@ -381,9 +380,8 @@ class Store:
         try:
             return decode_block(self.block(name))
         except errors.CodecError as error:
-            raise errors.CorruptedPeerError(
-                f"{self.where}{ObjectKey(ObjectKind.BLOCK, name)}: {error}"
-            ) from None
+            message = f"{self.where}{ObjectKey(ObjectKind.BLOCK, name)}: {error}"
+            raise errors.CorruptedPeerError(message) from None
 
     def block(self, name: Multihash) -> bytes:
         """The bytes of a block, which hash to its name; at most `LIMITS.block_bytes`."""
@@ -391,9 +389,8 @@ class Store:
             data, where = self._read(str(ObjectKey(ObjectKind.BLOCK, name)), LIMITS.block_bytes)
         actual = hash_bytes(data)
         if actual != name:
-            raise errors.CorruptedPeerError(
-                f"{where}: the content hashes to {actual}, not to its name", hint=MIRROR_HINT
-            )
+            message = f"{where}: the content hashes to {actual}, not to its name"
+            raise errors.CorruptedPeerError(message, hint=MIRROR_HINT)
         return data
 
     def fetch(self, key: ObjectKey, size: int, target: Path, progress: Progress) -> None:
@@ -532,10 +529,8 @@ def _promised(by: str = "the chain refers to") -> Iterator[None]:
         yield
     except AbsentError as error:
         # an absent object that the chain names is a damaged copy, not an absent dataset
-        raise errors.CorruptedPeerError(
-            f"{error.message}, though {by} it",
-            hint="the peer's copy is incomplete: try another peer that has the dataset",
-        ) from error
+        hint = "the peer's copy is incomplete: try another peer that has the dataset"
+        raise errors.CorruptedPeerError(f"{error.message}, though {by} it", hint=hint) from error
 
 
 def _receive(opened: Opened, incoming: Incoming) -> None:

@@ -322,9 +322,8 @@ def _entry(block: bytes, position: int, total: int, path: Path) -> _Entry:
 
 def _read_manifest(stream: BinaryIO, entry: _Entry, path: Path) -> Manifest:
     if entry.size > MANIFEST_BYTES:
-        raise CodecError(
-            f"{path}: entry {entry.name!r} has {entry.size:,} bytes (at most {MANIFEST_BYTES:,})"
-        )
+        message = f"{path}: entry {entry.name!r} has {entry.size:,} bytes (at most {MANIFEST_BYTES:,})"
+        raise CodecError(message)
     stream.seek(entry.start)
     text = _read(stream, entry.size, path)
     _check_padding(stream, entry, path)

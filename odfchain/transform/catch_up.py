@@ -126,9 +126,8 @@ def _check_taken_back(dataset: DatasetFiles, state: DatasetState, done: Done, pr
         wrong = taken_back_in_vain([*slices, *asked], asked)
     except (pa.ArrowException, OSError, ValueError, KeyError, errors.BadInputError) as error:
         line = first_line(error)
-        raise errors.EngineError(
-            f"what the step takes back cannot be compared with the slices: {line}"
-        ) from error
+        message = f"what the step takes back cannot be compared with the slices: {line}"
+        raise errors.EngineError(message) from error
     if len(wrong):
         raise _refusal(int(wrong[0]), len(wrong), ours=all(each.executed.facts for each in done))
 
@@ -341,10 +340,9 @@ def _executed_steps(run: StepRun, step: PlannedStep, max_bytes: int) -> Done:
     for executed, following in zip(done, [*steps[1:], None], strict=True):
         new = executed.slice
         if new is None or (following is not None and following.next_offset != new.offset_interval.end + 1):
-            raise errors.EngineError(
-                f"{run.dataset.alias}: a step brought other records than were counted before it",
-                hint="this is a fault of odfchain; please report it. Meanwhile `slice.maxBytes: 0` avoids it",
-            )
+            message = f"{run.dataset.alias}: a step brought other records than were counted before it"
+            hint = "this is a fault of odfchain; please report it. Meanwhile `slice.maxBytes: 0` avoids it"
+            raise errors.EngineError(message, hint=hint)
         known = max((mark for mark in (known, executed.watermark) if mark is not None), default=None)
         settled.append(dataclasses.replace(executed, watermark=known))
     finer: Counter[str] = Counter()

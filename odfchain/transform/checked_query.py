@@ -85,10 +85,8 @@ class Query:
         vocabularies = {i.given.query_alias: i.given.vocab for i in inputs}
         has_subqueries = any(catalyst.has_subquery(n) for n in node.walk())
         if has_subqueries and views:
-            raise QueryError(
-                "a query over temporal tables cannot have a query inside an expression",
-                hint="join instead, or compute it in a step of its own",
-            )
+            message = "a query over temporal tables cannot have a query inside an expression"
+            raise QueryError(message, hint="join instead, or compute it in a step of its own")
         times = ops.EventTimes(catalyst)
         root = ops.PlanReader(times, vocabularies).read(node)
         return cls(

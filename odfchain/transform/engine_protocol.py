@@ -198,10 +198,8 @@ class RemoteEngine:
         accept: Callable[[str], None] | None = None,
     ) -> None:
         if not _ADDRESS.fullmatch(address):
-            raise errors.UsageError(
-                f"{address!r} is not the address of an engine",
-                hint="it looks like 127.0.0.1:2884 or unix:/run/engine.sock",
-            )
+            hint = "it looks like 127.0.0.1:2884 or unix:/run/engine.sock"
+            raise errors.UsageError(f"{address!r} is not the address of an engine", hint=hint)
         self.address = address
         self._connect_timeout = connect_timeout
         self._deadline = deadline
@@ -284,10 +282,9 @@ class RemoteEngine:
             try:
                 ready.result(timeout=self._connect_timeout)
             except grpc.FutureTimeoutError:
-                raise errors.EngineError(
-                    f"no engine answers at {self.address} (waited {self._connect_timeout:g} s)",
-                    hint="start it there with `odfchain engine serve`, or check the address",
-                ) from None
+                message = f"no engine answers at {self.address} (waited {self._connect_timeout:g} s)"
+                hint = "start it there with `odfchain engine serve`, or check the address"
+                raise errors.EngineError(message, hint=hint) from None
             yield channel
         finally:
             ready.cancel()
@@ -320,14 +317,11 @@ class RemoteEngine:
         code, details = error.code(), one_line(error.details() or "", _TEXT_CHARACTERS)
         where = f"the engine at {self.address}"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return errors.EngineError(
-                f"{where} did not finish within {self._deadline:g} s", hint="allow more time and try again"
-            )
+            hint = "allow more time and try again"
+            return errors.EngineError(f"{where} did not finish within {self._deadline:g} s", hint=hint)
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            return errors.EngineError(
-                f"{where} went away in the middle of a call: {details}",
-                hint="start it again and repeat the command; nothing was committed",
-            )
+            hint = "start it again and repeat the command; nothing was committed"
+            return errors.EngineError(f"{where} went away in the middle of a call: {details}", hint=hint)
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return errors.EngineError(f"what listens at {self.address} is not an engine: {details}")
         return errors.EngineError(f"{where} broke off the call: {code.name}: {details}")
@@ -622,10 +616,8 @@ def _bind_port(server: Any, host: str, port: int) -> str:
     try:
         bound = server.add_insecure_port(f"{name}:{port}")
     except RuntimeError as error:
-        raise errors.EngineError(
-            f"cannot listen on {name}:{port}: the port is taken or the address is not this machine's",
-            hint="port 0 takes any free one",
-        ) from error
+        message = f"cannot listen on {name}:{port}: the port is taken or the address is not this machine's"
+        raise errors.EngineError(message, hint="port 0 takes any free one") from error
     return f"{name}:{bound}"
 
 
@@ -638,9 +630,8 @@ def _bind_socket(server: Any, path: Path) -> str:
     try:
         server.add_insecure_port(f"unix:{path}")
     except RuntimeError as error:
-        raise errors.EngineError(
-            f"cannot listen on {path}", hint="is its folder there and writable?"
-        ) from error
+        hint = "is its folder there and writable?"
+        raise errors.EngineError(f"cannot listen on {path}", hint=hint) from error
     finally:
         os.umask(mask)
     return f"unix:{path}"

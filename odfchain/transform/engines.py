@@ -191,7 +191,6 @@ def check_version(
     running = running or engine_version()
     if not same_results(transform.version, running, config.compatible_versions):
         wanted = one_line(transform.version or "")
-        raise TransformError(
-            f"the transform asks for engine version {wanted}, and {who} is {running}",
-            hint="if both give the same results, say so in the settings: transform.compatibleVersions",
-        )
+        message = f"the transform asks for engine version {wanted}, and {who} is {running}"
+        hint = "if both give the same results, say so in the settings: transform.compatibleVersions"
+        raise TransformError(message, hint=hint)

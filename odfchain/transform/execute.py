@@ -79,9 +79,8 @@ def write_empty_parquet(schema: ds.DataSchema, path: Path) -> None:
     except OSError as error:
         raise fsio.storage_error(error, path) from error
     except pa.ArrowException as error:
-        raise SchemaError(
-            f"the schema cannot be written as Parquet: {' '.join(str(error).split())}"
-        ) from error
+        message = f"the schema cannot be written as Parquet: {' '.join(str(error).split())}"
+        raise SchemaError(message) from error
 
 
 Engines = Callable[[Transform], TransformEngine]
@@ -262,9 +261,8 @@ def write_difference(
 
         return writer.write_slice(rows(), spec)
     except (pa.ArrowException, ValueError, KeyError) as error:
-        raise EngineError(
-            f"the output so far cannot be compared with the new one: {first_line(error)}"
-        ) from error
+        message = f"the output so far cannot be compared with the new one: {first_line(error)}"
+        raise EngineError(message) from error
 
 
 @dataclass(frozen=True, slots=True)

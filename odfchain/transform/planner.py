@@ -329,10 +329,8 @@ def _find(
 ) -> DatasetFiles:
     at_hand = known.get(dataset_id)
     if at_hand is None:
-        raise TransformError(
-            f"{dataset.alias}: its input {alias} ({dataset_id}) is not at hand",
-            hint="pull the input into this workspace first",
-        )
+        hint = "pull the input into this workspace first"
+        raise TransformError(f"{dataset.alias}: its input {alias} ({dataset_id}) is not at hand", hint=hint)
     return at_hand
 
 
@@ -442,9 +440,8 @@ def _recorded_inputs(
         item = _find(dataset, known, dataset_id, alias)
         prev, end = recorded.prev_block_hash, recorded.last_block_hash
         if end is None:
-            raise TransformError(
-                f"{dataset.alias}: {where} names no block of its input {alias} ({dataset_id})"
-            )
+            message = f"{dataset.alias}: {where} names no block of its input {alias} ({dataset_id})"
+            raise TransformError(message)
         stored = item.chain.contains(end)
         if stored and (ref := reference_of(item, end)) not in (None, item.ref):
             item = known[dataset_id] = item.on(ref)  # the next step probably goes on there
@@ -454,8 +451,7 @@ def _recorded_inputs(
             raise diverged(dataset, item, dataset_id, lost, item.chain.head(), where=where)
         planned = _planned(dataset, item, alias, recorded, backlog)
         if planned is None:
-            raise TransformError(
-                f"{dataset.alias}: {where} read {alias} ({dataset_id}) before it had a schema"
-            )
+            message = f"{dataset.alias}: {where} read {alias} ({dataset_id}) before it had a schema"
+            raise TransformError(message)
         inputs.append(planned)
     return tuple(inputs)

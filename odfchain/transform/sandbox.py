@@ -216,9 +216,8 @@ def start(
 
 
 def _unavailable(why: str, command: str, otherwise: str) -> EngineError:
-    return EngineError(
-        f"queries of others run in a sandbox, and it cannot be had here: {why}", hint=command + otherwise
-    )
+    message = f"queries of others run in a sandbox, and it cannot be had here: {why}"
+    return EngineError(message, hint=command + otherwise)
 
 
 def _command_that_mends() -> str:

@@ -484,35 +484,28 @@ def _check_result(result: StructType, vocabulary: DatasetVocabulary, kind: Query
     names = result.names
     for name in names:
         if names.count(name) > 1:
-            raise QueryError(
-                f"the result has two columns `{name}`", hint="give one of them another name: AS …"
-            )
+            hint = "give one of them another name: AS …"
+            raise QueryError(f"the result has two columns `{name}`", hint=hint)
         if not name.strip():
             raise QueryError("the result has a column without a name", hint="give it one: AS …")
     for made in (vocabulary.offset_column, vocabulary.system_time_column):
         if made in names:
-            raise QueryError(
-                f"the result has a column `{made}`, which is made when the slice is written",
-                hint="leave it out, or select the columns by name instead of *",
-            )
+            message = f"the result has a column `{made}`, which is made when the slice is written"
+            raise QueryError(message, hint="leave it out, or select the columns by name instead of *")
     _check_event_time(result, vocabulary)
     _check_operation(result, vocabulary, kind)
     if kind is not QueryKind.STATELESS:
         for field in result.fields:
             if "map<" in field.dataType.simpleString():
-                raise QueryError(
-                    f"column `{field.name}` is a map, and maps have no order",
-                    hint="use map_entries: sort_array(map_entries(…))",
-                )
+                hint = "use map_entries: sort_array(map_entries(…))"
+                raise QueryError(f"column `{field.name}` is a map, and maps have no order", hint=hint)
 
 
 def _check_event_time(result: StructType, vocabulary: DatasetVocabulary) -> None:
     name = vocabulary.event_time_column
     if name not in result.names:
-        raise QueryError(
-            f"the result has no column `{name}`: every row needs an event time",
-            hint=f"select it, or name a time so: … AS {name}",
-        )
+        hint = f"select it, or name a time so: … AS {name}"
+        raise QueryError(f"the result has no column `{name}`: every row needs an event time", hint=hint)
     if result[name].dataType.typeName() not in ("timestamp", "date"):
         raise QueryError(
             f"the event time `{name}` is a {result[name].dataType.simpleString()}, not a timestamp or a date",
@@ -525,15 +518,11 @@ def _check_operation(result: StructType, vocabulary: DatasetVocabulary, kind: Qu
     if name not in result.names:
         return
     if result[name].dataType.typeName() not in _INTEGERS:
-        raise QueryError(
-            f"the operation `{name}` is a {result[name].dataType.simpleString()}, not an integer",
-            hint="0 appends, 1 retracts, 2 and 3 correct",
-        )
+        message = f"the operation `{name}` is a {result[name].dataType.simpleString()}, not an integer"
+        raise QueryError(message, hint="0 appends, 1 retracts, 2 and 3 correct")
     if kind is not QueryKind.STATELESS:
-        raise QueryError(
-            f"`{name}` cannot be chosen in a query that looks at more than one row",
-            hint="leave it out: the operations follow from what changes in the result",
-        )
+        hint = "leave it out: the operations follow from what changes in the result"
+        raise QueryError(f"`{name}` cannot be chosen in a query that looks at more than one row", hint=hint)
 
 
 def _result_fields(
@@ -572,10 +561,8 @@ def settled_schema(found: ds.DataSchema, declared: ds.DataSchema | None) -> ds.D
                 hint="select it, or make another dataset",
             )
         if _without_units(recorded(now.value_type)) != _without_units(recorded(field.value_type)):
-            raise QueryError(
-                f"column `{field.name}` is {now.value_type.KIND} now and was {field.value_type.KIND}",
-                hint="cast it to what it was, or make another dataset",
-            )
+            message = f"column `{field.name}` is {now.value_type.KIND} now and was {field.value_type.KIND}"
+            raise QueryError(message, hint="cast it to what it was, or make another dataset")
     names = set(declared.names)
     added = tuple(f for f in found.fields if f.name not in names)
     return ds.DataSchema(fields=declared.fields + added, extra=declared.extra)
@@ -670,9 +657,8 @@ def _write_output(
         return None
     wrong = [code for code in facts.ops if int(code) > 3]
     if wrong:
-        raise QueryError(
-            f"the operation `{op}` is {wrong[0]} in some rows", hint="0 appends, 1 retracts, 2 and 3 correct"
-        )
+        hint = "0 appends, 1 retracts, 2 and 3 correct"
+        raise QueryError(f"the operation `{op}` is {wrong[0]} in some rows", hint=hint)
     if facts.path:
         Path(facts.path).replace(target)
     elif place is not None:

@@ -178,9 +178,8 @@ class Checker:
 def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: _Present) -> None:
     for alias in aliases:
         if aliases.count(alias) > 1:
-            raise errors.TransformError(
-                f"two inputs are called `{alias}`", hint="give each an alias: {datasetRef: …, alias: …}"
-            )
+            hint = "give each an alias: {datasetRef: …, alias: …}"
+            raise errors.TransformError(f"two inputs are called `{alias}`", hint=hint)
     if present.executed_inputs is not None and present.executed_inputs != tuple(ids):
         raise errors.TransformError(
             f"the inputs would be {', '.join(aliases)}, which are not those that the dataset was computed "
@@ -192,10 +191,8 @@ def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: _Pr
 def _check_system_columns(declared: DataSchema, found: DataSchema, vocabulary: ev.DatasetVocabulary) -> None:
     # the declared schema begins with the system columns, and its event time is the query's
     if declared.names[:4] != found.names[:4]:
-        raise errors.QueryError(
-            f"the declared schema begins with {', '.join(declared.names[:4])}",
-            hint=f"the first columns are {', '.join(found.names[:4])}",
-        )
+        hint = f"the first columns are {', '.join(found.names[:4])}"
+        raise errors.QueryError(f"the declared schema begins with {', '.join(declared.names[:4])}", hint=hint)
     was, now = (schema.field(vocabulary.event_time_column) for schema in (declared, found))
     if was is not None and now is not None and was.value_type != now.value_type:
         raise errors.QueryError(
