@@ -155,14 +155,9 @@ class _Reading(ConditionVisitor):
             if each in self._names:
                 return each
         width = part.meta.get("end", 0) - part.meta.get("start", 0) + 1
-        raise _wrong(
-            self._text,
-            part.meta.get("line"),
-            part.meta.get("col"),
-            width,
-            f"there is no column `{one_line(name)}`",
-            hint=f"there are {', '.join(map(one_line, self._names))}",
-        )
+        message = f"there is no column `{one_line(name)}`"
+        hint = f"there are {', '.join(map(one_line, self._names))}"
+        raise _wrong(self._text, part.meta.get("line"), part.meta.get("col"), width, message, hint=hint)
 
     def parts(self, node: exp.Expr) -> Parts:
         node = node.unnest()

@@ -219,9 +219,8 @@ class _Answer(HTTPResponse):
             raise self.arriving.broken(_NO_HTTP) from None
         except HTTPException:
             # the library's own bound: the bytes are counted before
-            raise self.arriving.broken(
-                f"the headers are larger than {_HEAD_BYTES:,} bytes or 100 lines"
-            ) from None
+            message = f"the headers are larger than {_HEAD_BYTES:,} bytes or 100 lines"
+            raise self.arriving.broken(message) from None
         self.arriving.expect("body", ends=self.length is None and not self.chunked)
 
     def parsed(self) -> Headers:

@@ -433,10 +433,8 @@ def _check_columns(found: ds.DataSchema, vocab: DatasetVocabulary, declared: ds.
             raise _broken(f"the output does not have the schema of the dataset: {problem}")
     elif found.names[:4] != vocab.columns:
         expected, first = ", ".join(vocab.columns), ", ".join(found.names[:4])
-        raise _broken(
-            f"the first columns of the output must be {expected}, they are {first or 'none'}",
-            hint=f"let the query select `{vocab.event_time_column}` first",
-        )
+        message = f"the first columns of the output must be {expected}, they are {first or 'none'}"
+        raise _broken(message, hint=f"let the query select `{vocab.event_time_column}` first")
     for name, allowed in _system_types(vocab).items():
         column = found.field(name)
         if column is None:

@@ -269,9 +269,8 @@ def plan_next(
         more = more or bool(rest.slices) or _is_later(rest.watermarks, last_known)
     if missing:
         names = ", ".join(missing)
-        return UpToDate(
-            f"no data was ever pulled into {'its input' if len(missing) == 1 else 'inputs'} {names}"
-        )
+        message = f"no data was ever pulled into {'its input' if len(missing) == 1 else 'inputs'} {names}"
+        return UpToDate(message)
     known_form = state.schema is not None or last is not None
     # a dataset that was never executed is executed even without new records, to learn its schema
     if known_form and not state.awaits_rebuild and not any(item.brings_news for item in planned):
