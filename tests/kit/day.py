@@ -48,7 +48,7 @@ ROWS = 20
 SENT, BIG = "sent", "big"
 MIDNIGHT = Timestamp.parse("2026-03-02T00:00:00Z")
 NEWEST = Timestamp.parse("2024-01-01T00:00:00Z")
-_BIG_BYTES, _SLOW_BYTES = 4 << 20, 16 << 10
+_BIG_BYTES, _SLOW_BYTES = 16 << 20, 16 << 10
 SCHEMA = schema_with(pa.field("v", pa.int64()))
 BYTES = schema_with(pa.field("v", pa.binary()))
 
