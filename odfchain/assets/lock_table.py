@@ -19,11 +19,7 @@ import pyarrow.compute as pc
 
 from odfchain.assets.hrefs import ACCESS_KEY, checked_location
 from odfchain.assets.objects import Facts
-from odfchain.errors import (
-    AssetError,
-    BadInputError,
-    OversizedInputError,
-)
+from odfchain.errors import AssetError, BadInputError, OversizedInputError
 from odfchain.limits import ASSETS
 from odfchain.odf.row_hash import Numbers, hash_rows
 from odfchain.slices.reader import ParquetSource, open_parquet

@@ -236,11 +236,7 @@ class AssetLock(OwnErrors):
             yield row.location.href()
 
     def check(
-        self,
-        *,
-        checksums: bool = False,
-        stores: StoreOptions | None = None,
-        progress: Progress = SILENT,
+        self, *, checksums: bool = False, stores: StoreOptions | None = None, progress: Progress = SILENT
     ) -> Iterator[CheckedAsset]:
         """Each asset with what its store says of it today, compared with the facts; records nothing.
 
@@ -443,11 +439,7 @@ def _probed(
 
 
 def _with_checksums(
-    rows: Sequence[AssetRow],
-    stores: Stores,
-    method: Method,
-    faults: list[AssetFault],
-    progress: Progress,
+    rows: Sequence[AssetRow], stores: Stores, method: Method, faults: list[AssetFault], progress: Progress
 ) -> list[AssetRow]:
     # one whose bytes cannot be read is left out and is a fault
     found = list[AssetRow]()

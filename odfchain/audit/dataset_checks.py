@@ -14,16 +14,7 @@ from dataclasses import dataclass
 
 from odfchain.audit.chain_checks import Run, StoredBlock, StoredChain, check_rules, read_chain
 from odfchain.audit.input_claims import Find, InputChains
-from odfchain.audit.report import (
-    CHECKS,
-    FOREIGN_KEYS,
-    MERGES,
-    REPLAY,
-    STATISTICS,
-    BlockLine,
-    Report,
-    Skipped,
-)
+from odfchain.audit.report import CHECKS, FOREIGN_KEYS, MERGES, REPLAY, STATISTICS, BlockLine, Report, Skipped
 from odfchain.audit.signature_checks import SignedStatements
 from odfchain.audit.slice_checks import SliceReading
 from odfchain.audit.state_checks import CheckedRows, readable_slices

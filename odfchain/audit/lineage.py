@@ -195,8 +195,7 @@ class Definition:
             following[_slot(block)] = block
         if not found:
             raise DatasetNotFoundError(
-                f"{dataset.alias} has no transform and no source",
-                hint="its data are pushed to it directly",
+                f"{dataset.alias} has no transform and no source", hint="its data are pushed to it directly"
             )
         newest = state.head_block.sequence_number
         spans = [

@@ -279,10 +279,7 @@ class Auditor:
     workspace: WorkspaceFiles
 
     def verify(
-        self,
-        datasets: Sequence[DatasetFiles],
-        engines: EnginesFor,
-        options: VerifyOptions,
+        self, datasets: Sequence[DatasetFiles], engines: EnginesFor, options: VerifyOptions
     ) -> list[Report]:
         """The reports of the datasets, each once; without a replay no engine is opened.
 

@@ -287,11 +287,7 @@ class Branches:
         return dataset.on(name)
 
     def delete(
-        self,
-        name: str,
-        *,
-        force: bool = False,
-        check: Callable[[DatasetFiles], None] = lambda _: None,
+        self, name: str, *, force: bool = False, check: Callable[[DatasetFiles], None] = lambda _: None
     ) -> str | None:
         """Delete a branch; returns the reference under which unmerged blocks are kept, or None.
 

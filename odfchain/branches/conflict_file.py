@@ -27,15 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odfchain.branches.row_diff import (
-    Conflicts,
-    RowDiff,
-    ThreeWay,
-    array_of,
-    changed,
-    json_text,
-    tree_of,
-)
+from odfchain.branches.row_diff import Conflicts, RowDiff, ThreeWay, array_of, changed, json_text, tree_of
 from odfchain.chain.statements import read_regular
 from odfchain.errors import BadInputError, MergeConflictError, UsageError
 from odfchain.storage import fsio

@@ -25,14 +25,7 @@ import pyarrow as pa
 
 from odfchain import errors
 from odfchain.branches.conflict_file import check_ending, write_rows
-from odfchain.branches.key_lookup import (
-    TAKEN_BACK,
-    KeyRows,
-    WantedKeys,
-    key_rows,
-    key_schema,
-    takes_any_back,
-)
+from odfchain.branches.key_lookup import TAKEN_BACK, KeyRows, WantedKeys, key_rows, key_schema, takes_any_back
 from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.enums import DatasetKind, OperationType

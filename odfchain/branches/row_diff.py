@@ -459,12 +459,7 @@ class ThreeWay:
 
 
 def merge_rows(
-    ours: RowDiff,
-    theirs: RowDiff,
-    *,
-    event_time: str,
-    by_row: bool = False,
-    baseless: Numbers | None = None,
+    ours: RowDiff, theirs: RowDiff, *, event_time: str, by_row: bool = False, baseless: Numbers | None = None
 ) -> ThreeWay:
     """Merge what two sides did to one base; `baseless` marks the keys of `theirs` whose base is not known.
 
@@ -699,10 +694,7 @@ class MergedTables:
             # a key without a base has to be looked at even where a side is as the base would have been
             sides.append(RowDiff.joined([way, base.unknown.without(way)]).without(ours.unknown))
         return merge_rows(
-            *sides,
-            event_time=self._event_time,
-            by_row=by_row,
-            baseless=sides[1].is_in(base.unknown),
+            *sides, event_time=self._event_time, by_row=by_row, baseless=sides[1].is_in(base.unknown)
         )
 
 

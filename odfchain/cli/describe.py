@@ -204,8 +204,7 @@ def inspect_slices(
 
 @command("attachments", inspect_command)
 def inspect_attachments(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
-    output: str = formats(),
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"), output: str = formats()
 ) -> None:
     """Show the attachments in force: path and size of each.
 

@@ -313,9 +313,7 @@ def new_command(
     ),
     ledger: bool = option("With --assets: the objects never change, and none is withdrawn."),
     node: str | None = option(
-        "Say how to make the dataset so that this node can append to it.",
-        "--for",
-        choices=["kamu"],
+        "Say how to make the dataset so that this node can append to it.", "--for", choices=["kamu"]
     ),
     output: Path | None = option("The file to write; NAME.yaml if not given, - for standard output."),
 ) -> None:

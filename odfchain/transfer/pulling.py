@@ -21,19 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain import errors
-from odfchain.chain.compare import (
-    Behind,
-    Comparison,
-    Diverged,
-    Equal,
-)
+from odfchain.chain.compare import Behind, Comparison, Diverged, Equal
 from odfchain.chain.index import ChainIndex, Link
-from odfchain.chain.signed_heads import (
-    HeadSignature,
-    SignatureStatus,
-    check_branch,
-    read_head_signature,
-)
+from odfchain.chain.signed_heads import HeadSignature, SignatureStatus, check_branch, read_head_signature
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp

@@ -110,10 +110,7 @@ def plan_dataset_push(dataset: DatasetFiles, peer: Store, options: PushOptions =
 
 
 def push_dataset(
-    dataset: DatasetFiles,
-    peer: Store,
-    options: PushOptions = _OPTIONS,
-    trusted: Sequence[Did] = (),
+    dataset: DatasetFiles, peer: Store, options: PushOptions = _OPTIONS, trusted: Sequence[Did] = ()
 ) -> PushOutcome:
     """Make the destination's chain the same as the local one; readers there see all of it or nothing.
 

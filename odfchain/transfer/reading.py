@@ -52,12 +52,7 @@ class Origin:
 
     @classmethod
     def of(
-        cls,
-        place: str,
-        dataset: str | None = None,
-        *,
-        token: str | None = None,
-        cache: str | None = None,
+        cls, place: str, dataset: str | None = None, *, token: str | None = None, cache: str | None = None
     ) -> Origin:
         """Parse a URL or path: a dataset's folder, or with `dataset` the workspace that has it.
 

@@ -33,11 +33,7 @@ from odfchain.storage.locations import HOST_AND_PORT, PeerUrl
 from odfchain.storage.store import Store
 from odfchain.transfer.credentials import Credentials, NodeAccounts
 from odfchain.transfer.open_peer import PeerOptions, open_peer
-from odfchain.transfer.repositories import (
-    Repositories,
-    RepositoryEntry,
-    list_repository,
-)
+from odfchain.transfer.repositories import Repositories, RepositoryEntry, list_repository
 from odfchain.workspace.config import DatasetConfig, change_config, read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -276,11 +272,7 @@ class Sharing:
         return url, target if "/" in target else f"{target}/{dataset.alias.name}"
 
     def mirror(
-        self,
-        dataset: DatasetFiles,
-        source: str | None,
-        parallel: int | None = None,
-        token: str | None = None,
+        self, dataset: DatasetFiles, source: str | None, parallel: int | None = None, token: str | None = None
     ) -> Store:
         """A place that has a copy of the dataset: where it was pulled from, when none is given."""
         place = source or known_place(dataset, AliasKind.PULL, "name a copy of it: --from URL")

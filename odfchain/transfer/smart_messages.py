@@ -319,10 +319,7 @@ class Refusal(Message):
 
 # Slices and checkpoints as the smart protocol names them, with our keys.
 
-_OBJECT_TYPES = {
-    ObjectKind.DATA: ObjectType.DATA_SLICE,
-    ObjectKind.CHECKPOINT: ObjectType.CHECKPOINT,
-}
+_OBJECT_TYPES = {ObjectKind.DATA: ObjectType.DATA_SLICE, ObjectKind.CHECKPOINT: ObjectType.CHECKPOINT}
 _OBJECT_KINDS = {name: kind for kind, name in _OBJECT_TYPES.items()}
 
 

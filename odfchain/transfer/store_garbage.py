@@ -77,9 +77,7 @@ class Leases:
         token = secrets.token_hex(_MARK_BYTES // 4).encode()
         if not self._taken(token):
             raise StoreError(
-                f"{self.space.where}{self._removing}: another gc is at work",
-                hint="run gc later",
-                exit_code=5,
+                f"{self.space.where}{self._removing}: another gc is at work", hint="run gc later", exit_code=5
             )
         ends = time.monotonic() + LIFE / 2
         try:

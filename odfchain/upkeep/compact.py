@@ -225,10 +225,7 @@ def _merged(
             message = f"{path}: what was written is not what was to be written; nothing was changed"
             raise errors.StoreError(message)
     merged = ev.DataSlice(
-        logical_hash=logical.hash,
-        physical_hash=physical.hash,
-        offset_interval=interval,
-        size=physical.size,
+        logical_hash=logical.hash, physical_hash=physical.hash, offset_interval=interval, size=physical.size
     )
     return merged, StagedFile(path, physical.hash, file.footer)
 
@@ -240,8 +237,7 @@ def _readable(path: Path) -> Iterator[None]:
     except (pa.ArrowException, KeyError, ValueError, errors.BadInputError) as error:
         reason = error.message if isinstance(error, errors.BadInputError) else one_line(str(error))
         raise errors.ObjectCorruptedError(
-            f"{path}: not a slice that can be read: {reason}",
-            hint="`odfchain verify` says more",
+            f"{path}: not a slice that can be read: {reason}", hint="`odfchain verify` says more"
         ) from None
 
 

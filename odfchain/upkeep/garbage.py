@@ -25,14 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from odfchain import errors
-from odfchain.branches.foreign_keys import (
-    ChangeName,
-    ForeignKeys,
-    Rows,
-    Search,
-    cannot_refer,
-    said_by,
-)
+from odfchain.branches.foreign_keys import ChangeName, ForeignKeys, Rows, Search, cannot_refer, said_by
 from odfchain.branches.state_cache import states_folder
 from odfchain.chain.chain import descend
 from odfchain.chain.index import ROW_BYTES

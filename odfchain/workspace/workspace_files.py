@@ -526,9 +526,7 @@ class WorkspaceFiles:
         return inputs
 
     def with_upstream(
-        self,
-        datasets: Iterable[DatasetFiles],
-        ends: Callable[[DatasetFiles], bool] = lambda _: False,
+        self, datasets: Iterable[DatasetFiles], ends: Callable[[DatasetFiles], bool] = lambda _: False
     ) -> list[DatasetFiles]:
         """The datasets and all they come from, each once, inputs first; `ends` says whose do not matter."""
         known: dict[str, DatasetFiles] = {}
