@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain.errors import IngestError, ObjectCorruptedError, StoreError, TransferError, UsageError
+from odfchain.limits import LIMITS
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors
+from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.text import one_line
 from odfchain.workspace import points
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import FetchedBranches
 from odfchain.workspace.options import (
     AnyPoint,
     CommitOptions,
@@ -30,7 +34,7 @@ from odfchain.workspace.options import (
     given_options,
     takes,
 )
-from odfchain.workspace.points import OnBranch, Point, parse_point
+from odfchain.workspace.points import OnBranch, Point, branch_names, opened_at, parse_point
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
@@ -69,8 +73,6 @@ class Branching(OwnErrors):
     @property
     def branch_names(self) -> list[str]:
         """The names of the branches, ordered; no chain is read."""
-        from odfchain.workspace.points import branch_names
-
         self._files.shared.follow(self._files.folder)
         return branch_names(self._files)
 
@@ -105,13 +107,12 @@ class Branching(OwnErrors):
         """
         from odfchain.branches.branches import Branches
         from odfchain.upkeep.garbage import Referrers, bring_branches, refuse
-        from odfchain.workspace.points import on_branch
 
         workspace = self._workspace._files
         # branches that only the store has may refer to it, too
         bring_branches(workspace)
         if not break_references and name != to:
-            branch = on_branch(self._files, name)
+            branch = points.on_branch(self._files, name)
             refuse(f"{self._files.alias}@{name}", Referrers(workspace).of_branch(branch))
         return dataset_of(self._workspace, Branches(self._files).rename(name, to))
 
@@ -192,7 +193,6 @@ class Branching(OwnErrors):
         """
         from odfchain.branches.branches import BlockGraph
         from odfchain.branches.diff import Comparison
-        from odfchain.workspace.dataset_state import DatasetState
 
         opened = [] if b is not None else [self._files.on(HEAD)]
         opened += [points.opened_at(self._files, as_point(point)) for point in (a, b) if point is not None]
@@ -367,7 +367,6 @@ def engine_of(workspace: Workspace) -> Engine:
 
 def trust_of(workspace: Workspace) -> Trust:
     """The trust rule for the workspace's datasets."""
-    from odfchain.workspace.merge_record import FetchedBranches
 
     def trusted(dataset: DatasetFiles, after: Multihash, upto: Multihash) -> bool:
         return FetchedBranches(dataset).is_known_here(after, upto, owner=workspace._files.has_key(dataset.id))
@@ -377,8 +376,6 @@ def trust_of(workspace: Workspace) -> Trust:
 
 def ensure_verified(dataset: DatasetFiles, upto: Multihash, progress: Progress = SILENT) -> None:
     """Verify the fetched branches in the chain up to a block, and record that."""
-    from odfchain.workspace.merge_record import FetchedBranches
-
     for part in FetchedBranches(dataset).unverified(upto):
         if _is_sound(dataset, part, _verified(dataset, part, progress)):
             # not where retractions were too many to check: a merge then looks up earlier rows itself
@@ -388,7 +385,6 @@ def ensure_verified(dataset: DatasetFiles, upto: Multihash, progress: Progress =
 def _verified(dataset: DatasetFiles, part: Unverified, progress: Progress) -> Report:
     from odfchain.audit.dataset_checks import examine
     from odfchain.audit.report import CORRECTIONS
-    from odfchain.workspace.points import opened_at
 
     there = opened_at(dataset, part.upto)
     report = examine(there, VerifyOptions(after=part.after, progress=progress)).report
@@ -571,11 +567,9 @@ def read_policy_file(root: Path, guard: str) -> PolicyFile:
         UsageError: there is no such file.
         EngineError: it limits what the installed packages cannot tell.
     """
-    from odfchain.limits import LIMITS
     from odfchain.profiles.drift import read_policy
     from odfchain.profiles.drift_guard import PolicyFile
     from odfchain.profiles.reader import library
-    from odfchain.storage import fsio
 
     path = root.parent / guard
     text = fsio.read_start(path, LIMITS.manifest_bytes + 1)

@@ -21,9 +21,11 @@ from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddData, DisablePollingSource, DisablePushSource
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
+from odfchain.odf.schema import type_name
 from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors
+from odfchain.storage.fsio import storage_errors
 from odfchain.text import one_line, table_html
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -234,8 +236,6 @@ class Dataset(Branching, Readable, Upkeep):
             fields = state.schema.fields if state.schema else ()
         except OdfchainError as error:
             return table_html(("what", "value"), [("damaged", error)], str(self.alias))
-        from odfchain.odf.schema import type_name
-
         columns = table_html(("column", "type"), [(field.name, type_name(field.type)) for field in fields])
         return table_html(("what", "value"), facts, str(self.alias)) + columns
 
@@ -248,8 +248,6 @@ class Dataset(Branching, Readable, Upkeep):
         Without a key, a file that was ingested already is passed over, unless it is to come in `again`.
         A stream is one file; it is written to disk first, to be read more than once.
         """
-        from odfchain.storage.fsio import storage_errors
-
         progress = asked.progress
         check_head_is_ours(self._workspace, self._files, "ingest")
         start = functools.partial(self._workspace._engines.session, progress)

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.api.branching import check_branch, matching_at, on_branch
 from odfchain.errors import OdfchainError, UsageError
+from odfchain.limits import FetchLimits
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
-from odfchain.odf.names import DatasetName, RepoName
+from odfchain.odf.names import DatasetName, RepoName, check_branch_name
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.storage.local import HEAD
+from odfchain.workspace.merge_record import FetchedBranches
 from odfchain.workspace.options import (
     CopyOptions,
     InputsOptions,
@@ -129,8 +131,6 @@ def target_of(dataset: Dataset) -> PullTarget:
 
 
 def _is_fetched(dataset: Dataset) -> bool:
-    from odfchain.workspace.merge_record import FetchedBranches
-
     return FetchedBranches(dataset._files).find(dataset.ref) is not None
 
 
@@ -141,7 +141,6 @@ def branch_target(workspace: Workspace, text: str, source: str | None) -> PullTa
         UsageError, InvalidIdError: no branch is named, or the source is none.
     """
     from odfchain.api.dataset import Dataset
-    from odfchain.odf.names import check_branch_name
 
     name, _, branch = text.partition("@")
     if not branch:
@@ -253,7 +252,6 @@ def signature_policy(*, require: bool | None, max_age: float | None) -> Signatur
 
 def _fetch_options(dataset: Dataset, asked: PullOptions) -> FetchOptions:
     from odfchain.ingest.polling import FetchOptions
-    from odfchain.limits import FetchLimits
 
     files = dataset._workspace._files
     config, own = files.config, files.has_key(dataset._files.id)

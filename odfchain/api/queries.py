@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import UsageError
+from odfchain.query.answers import Answer
 from odfchain.query.embedded import Embedded
 from odfchain.query.processes import Local
 from odfchain.query.resolved_tables import CheckedSlices, Pins
@@ -16,7 +17,6 @@ from odfchain.workspace.options import QueryOptions, maybe_time
 
 if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
-    from odfchain.query.answers import Answer
     from odfchain.query.on_spark import OnSpark
     from odfchain.query.proofs import ProofVerdict
 
@@ -83,7 +83,6 @@ def verify_proof(
 
     `proof` is an answer or its file; `seconds` is how long computing it may take.
     """
-    from odfchain.query.answers import Answer
     from odfchain.query.proofs import ProofVerdict
 
     answer = proof if isinstance(proof, Answer) else Answer.of_file(proof)

@@ -7,13 +7,18 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain import errors
+from odfchain.chain.statements import read_key_file
+from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors, with_own_errors
+from odfchain.storage import fsio
+from odfchain.text import one_line
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.options import ExportOptions, ProfileOptions, takes
 
@@ -63,8 +68,6 @@ class Profile(OwnErrors):
     @property
     def content(self) -> bytes:
         """The one text of the profile: canonical JSON (RFC 8785)."""
-        from odfchain.odf.canonical_json import canonical_bytes
-
         return canonical_bytes(self.document)
 
     @property
@@ -165,8 +168,6 @@ def _needing_slices() -> Iterator[None]:
 
 
 def _bytes_of(path: str | Path, most: int) -> bytes:
-    from odfchain.storage import fsio
-
     # one byte more than allowed shows that the file is too large
     found = fsio.read_start(Path(path), most + 1)
     if found is None:
@@ -301,9 +302,7 @@ class Snapshots(OwnErrors):
     def _publish(
         self, kind: SnapshotKind, found: Manifest | Profile, key: str | Path | None
     ) -> WrittenSnapshot:
-        from odfchain.chain.statements import read_key_file
         from odfchain.profiles.published import publish
-        from odfchain.text import one_line
 
         state, block = DatasetState.read(self._files.chain), str(found.document["snapshot_id"])
         if block != str(state.head):
@@ -389,8 +388,6 @@ def drift_between(
 
 
 def _last_two(workspace: Workspace, text: str) -> list[Dataset]:
-    from itertools import islice
-
     from odfchain.api.branching import at_point, open_dataset_at
 
     dataset = at_point(workspace, text)

@@ -11,11 +11,13 @@ from odfchain import errors
 from odfchain.api.dataset import Dataset
 from odfchain.api.executing import Engines
 from odfchain.api.view import Readable
+from odfchain.limits import PORT
 from odfchain.odf.events import DatasetSnapshot
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetAlias
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors
+from odfchain.storage import fsio
 from odfchain.text import table_html
 from odfchain.workspace.options import (
     GcOptions,
@@ -171,7 +173,6 @@ class Workspace(OwnErrors):
     @takes(ServeOptions)
     def serve(self, asked: ServeOptions) -> None:
         """Publish all datasets of the workspace, to be read (`write`: pushed to), until SIGTERM or Ctrl-C."""
-        from odfchain.limits import PORT
         from odfchain.transfer import server
 
         chosen = vars(asked) | {"port": PORT if asked.port is None else asked.port}
@@ -489,7 +490,6 @@ class Workspace(OwnErrors):
 
         from odfchain.api.definitions import Imported
         from odfchain.ingest.importing import FileImport
-        from odfchain.storage import fsio
 
         path, progress = Path(asked.path), asked.progress
         key = (asked.key,) if isinstance(asked.key, str) else asked.key

@@ -49,7 +49,7 @@ from odfchain.odf.names import is_branch_name
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.profiles.manifests import SnapshotFacts, file_document, snapshot_document
 from odfchain.profiles.published import object_of, store_of_kind
-from odfchain.profiles.reader import DESCRIPTIVE, read_profile
+from odfchain.profiles.reader import DESCRIPTIVE, library, read_profile
 from odfchain.progress import Progress
 from odfchain.slices.footers import FileStats, file_stats
 from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore
@@ -348,8 +348,6 @@ _LANGUAGES = "detected_languages"
 
 
 def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
-    from odfchain.profiles.reader import library
-
     try:
         document = read_profile(data)
     except UnsupportedVersionError:

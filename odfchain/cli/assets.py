@@ -18,7 +18,7 @@ from odfchain.cli.context import open_workspace, opened, say
 from odfchain.cli.parameters import DATASET_AT, MERGING, argument, command, formats, group, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import aligned, echo, echo_lines, echo_page, print_records
-from odfchain.errors import UsageError
+from odfchain.errors import AssetError, NotAWorkspaceError, UsageError
 from odfchain.query.row_formats import cell_text
 from odfchain.text import counted
 from odfchain.workspace.options import RecordOptions
@@ -372,8 +372,6 @@ def _is_file(text: str) -> bool:
 
 
 def _of_dataset(text: str) -> AssetLock:
-    from odfchain.errors import AssetError, NotAWorkspaceError
-
     try:
         return opened(text).lock()
     except NotAWorkspaceError as error:
@@ -386,7 +384,6 @@ def _of_dataset(text: str) -> AssetLock:
 
 def _stores(given: dict[str, Any]) -> StoreOptions:
     from odfchain.api.settings import Configuration
-    from odfchain.errors import NotAWorkspaceError
 
     try:
         named = Configuration(open_workspace().path).get("assets.trustedEndpoints")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.branching import at_point, on_branch
+from odfchain.chain.statements import Problem, create_key_file, read_key_file
 from odfchain.cli import screen
 from odfchain.cli.context import INTEGRITY_FAULT, UNCHECKED, confirm, open_workspace, say, silence_libraries
 from odfchain.cli.parameters import (
@@ -28,6 +29,7 @@ from odfchain.cli.parameters import (
 )
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.errors import FaultyDatasetError, OdfchainError, SignatureError, StoreError, UsageError
+from odfchain.limits import ATTEST
 from odfchain.odf.identity import encode_base16
 from odfchain.query.row_formats import cell_text
 from odfchain.storage import fsio
@@ -194,8 +196,6 @@ def attestations_command(
 
 
 def _read(file: Any) -> str:
-    from odfchain.limits import ATTEST
-
     try:
         return str(file.read(ATTEST.statement_bytes + 2))
     except (UnicodeDecodeError, OSError):
@@ -329,7 +329,6 @@ def sign_command(
     Every commit signs the new head if the dataset's private key is here. So the command is needed only if a
     signature is missing, damaged or too old. The key of a dataset is in the workspace that it was made in.
     """
-    from odfchain.chain.statements import Problem
     from odfchain.errors import ObjectCorruptedError, ObjectNotFoundError, StoreError
 
     with open_workspace() as workspace:
@@ -364,8 +363,6 @@ def create_command(file: Path = argument()) -> None:
     FILE is an unencrypted PEM that only you may read, and the identity is a did:key. Anyone who has the file
     can sign in your name. An existing file is never replaced.
     """
-    from odfchain.chain.statements import create_key_file
-
     screen.echo(create_key_file(file).dataset_id.as_did_key())
 
 
@@ -378,8 +375,6 @@ def key_show_command(
     Nothing private is printed. An existing file comes before a dataset of the same name. A name with a slash,
     or with the ending .pem, is always a file.
     """
-    from odfchain.chain.statements import read_key_file
-
     path = Path(what)
     if path.is_file() or "/" in what or path.suffix == ".pem":
         found, private = read_key_file(path).dataset_id, True

@@ -11,6 +11,7 @@ import click
 
 from odfchain import errors
 from odfchain.api.branching import at_point
+from odfchain.chain.statements import read_key_file
 from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, opened, report_error, say
 from odfchain.cli.parameters import (
@@ -25,6 +26,11 @@ from odfchain.cli.parameters import (
     option,
 )
 from odfchain.cli.progress_bar import TerminalProgress
+from odfchain.limits import LIMITS
+from odfchain.odf.block_codec import block_hash, decode_block, encode_block, open_manifest
+from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.schema import format_ddl, type_name
+from odfchain.odf.tree import to_tree
 from odfchain.storage.fsio import no_file
 from odfchain.text import counted, human_size, one_line, percent, printable
 from odfchain.workspace.options import ProfileOptions
@@ -47,9 +53,6 @@ def inspect_schema(
     output: str = formats("table", "ddl", "json", "yaml", "ndjson", "csv"),
 ) -> None:
     """Show a dataset's schema, with system columns."""
-    from odfchain.odf.schema import format_ddl, type_name
-    from odfchain.odf.tree import to_tree
-
     schema = opened(dataset).schema
     if schema is None:
         raise errors.DatasetNotFoundError(
@@ -232,8 +235,6 @@ def profile_command(
     one text, and html is a page with pictures. No Java starts. Slices that were profiled before are not read
     again.
     """
-    from odfchain.chain.statements import read_key_file
-
     chosen["tags"] = key_values(chosen.get("tags", ()), "--tag KEY=VALUE")
     with open_workspace() as workspace, TerminalProgress() as progress:
         found_at = at_point(workspace, dataset)
@@ -387,7 +388,6 @@ def block_decode(
     bytes that are not the canonical ones. The encoding of the printed document then has another hash, and a
     note on standard error says so.
     """
-    from odfchain.odf.block_codec import block_hash, decode_block, encode_block, open_manifest
     from odfchain.odf.manifests import block_document
 
     data = _block_bytes(source)
@@ -407,8 +407,6 @@ def block_decode(
 
 
 def _block_bytes(source: str) -> bytes:
-    from odfchain.limits import LIMITS
-
     if source == "-":
         return screen.standard_input().read(LIMITS.block_bytes + 1)
     path = Path(source)
@@ -440,7 +438,6 @@ def block_encode(
 
     The document is YAML or JSON: a MetadataBlock manifest as `block decode` prints it, or the block alone.
     """
-    from odfchain.odf.block_codec import block_hash, encode_block
     from odfchain.odf.manifests import read_block
 
     if source == "-":
@@ -472,7 +469,6 @@ def digest_command(
     output: str = formats(),
 ) -> int:
     """Print the physical and the logical hash of Parquet files. No workspace is needed."""
-    from odfchain.odf.physical_hash import hash_file
     from odfchain.slices.reader import hash_parquet
 
     columns = ["file", "physicalHash", "logicalHash", "size", "records"]

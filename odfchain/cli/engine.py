@@ -17,11 +17,10 @@ from odfchain.progress import Progress
 from odfchain.spark.gateway import archive_path, new_archive
 from odfchain.spark.java import find_java
 from odfchain.spark.session_client import ask_server, log_file
-from odfchain.transform.engine_protocol import DEFAULT_PORT
+from odfchain.transform.engine_protocol import DEFAULT_PORT, EngineServer
 
 if TYPE_CHECKING:
     from odfchain import Workspace
-    from odfchain.transform.engine_protocol import EngineServer
 
 
 _HEAP_MIB = 2_048
@@ -138,7 +137,6 @@ def _workspace() -> Workspace | None:
 def _engine_service(
     workspace: Workspace | None, *, host: str, port: int, socket: Path | None, heap_mib: int
 ) -> Iterator[EngineServer]:
-    from odfchain.transform.engine_protocol import EngineServer
     from odfchain.transform.spark_engine import SparkTransformEngine
 
     with _session(workspace, heap_mib) as session:

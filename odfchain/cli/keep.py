@@ -27,7 +27,7 @@ from odfchain.cli.parameters import (
 )
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_json, echo_lines, print_records, record
-from odfchain.errors import ChainError, OdfchainError, UsageError
+from odfchain.errors import ChainError, OdfchainError, SetBackError, UsageError
 from odfchain.text import counted, human_size
 from odfchain.workspace.options import GcOptions
 
@@ -232,8 +232,6 @@ def reset_command(
 
 
 def _opened(workspace: Workspace, dataset: str, block: str) -> Dataset:
-    from odfchain.errors import SetBackError
-
     try:
         return on_branch(workspace, dataset)
     except SetBackError as error:

@@ -6,6 +6,7 @@ import difflib
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from odfchain.cli.context import open_workspace, options, print_outcome, report_
 from odfchain.cli.parameters import argument, command, formats, keywords, one_of, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.limits import LIMITS
+from odfchain.odf.events import SetTransform
 from odfchain.storage.fsio import no_file
 from odfchain.text import counted, printable
 from odfchain.workspace.options import ImportOptions
@@ -196,8 +198,6 @@ def _add(
 
 
 def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
-    from odfchain.odf.events import SetTransform
-
     given = [e.transform.engine for e in snapshot.metadata if isinstance(e, SetTransform)]
     transform = dataset.summary.transform if given else None
     if transform is None or transform.transform.engine == given[-1]:
@@ -296,8 +296,6 @@ def manifest_template(alias: DatasetAlias, kind: str, *, first: str = "", merge:
 
     `first` is a comment above it; `merge` how a lock meets what is recorded.
     """
-    from importlib import resources
-
     text = resources.files("odfchain").joinpath("cli", f"new_{kind}.yaml").read_text(encoding="utf-8")
     text = text.replace("{name}", str(alias)).replace("{merge}", merge)
     return f"# {first}\n{text}" if first else text

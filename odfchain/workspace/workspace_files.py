@@ -35,6 +35,7 @@ from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddPushSource, DatasetSnapshot, MetadataEvent, Seed, SetPollingSource
 from odfchain.odf.identity import DatasetId, DatasetKey, encode_base16
 from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
@@ -406,7 +407,6 @@ class WorkspaceFiles:
     def set_watermarks(self, dataset: DatasetFiles, snapshot: DatasetSnapshot) -> bool:
         """Keep what a definition says of its sources and blocks do not carry; False when already kept."""
         # loaded here: most commands make no datasets, and reading manifests is slow to load
-        from odfchain.odf.tree import POLLING_SOURCE
         from odfchain.workspace.config import change_config
 
         defined = {
