@@ -22,15 +22,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from odfchain import errors
 from odfchain.assets.hrefs import public_href
-from odfchain.errors import (
-    AccessError,
-    AssetError,
-    FetchError,
-    ObjectCorruptedError,
-    OdfchainError,
-    SourceNotFoundError,
-)
 from odfchain.lazy import obstore
 from odfchain.limits import FetchLimits
 from odfchain.storage import fsio
@@ -230,7 +223,7 @@ class Stores:
         path = Path(location.key)
         if path.is_absolute():
             if self._foreign:
-                raise AssetError(
+                raise errors.AssetError(
                     f"{location.key}: an absolute path in a lock that was not made here",
                     hint="read it, and allow it with --trust-files",
                 )
@@ -238,7 +231,9 @@ class Stores:
         folder = self.folder.resolve()
         found = folder / path
         if found.resolve() != found:
-            raise AssetError(f"{location.key}: a link, or through one", hint="put the file itself there")
+            raise errors.AssetError(
+                f"{location.key}: a link, or through one", hint="put the file itself there"
+            )
         return found
 
     def _is_guarded(self, location: Location) -> bool:
@@ -253,9 +248,9 @@ class Stores:
         try:
             addresses = resolve(target.host, target.port, name=named)
         except TransientError as error:
-            raise FetchError(f"{named}: {error.reason}") from error
+            raise errors.FetchError(f"{named}: {error.reason}") from error
         if not all(is_public(address) for address in addresses):
-            raise AccessError(f"{named}: at a private address", hint=HINT)
+            raise errors.AccessError(f"{named}: at a private address", hint=HINT)
         return True
 
     @contextlib.contextmanager
@@ -265,11 +260,11 @@ class Stores:
         try:
             yield
         except FileNotFoundError:
-            raise SourceNotFoundError(f"{name}: no such object") from None
+            raise errors.SourceNotFoundError(f"{name}: no such object") from None
         except obstore.exceptions.PreconditionError:
-            raise ObjectCorruptedError(f"{name}: changed since it was locked") from None
+            raise errors.ObjectCorruptedError(f"{name}: changed since it was locked") from None
         except (obstore.exceptions.BaseError, ValueError) as error:
-            raise FetchError(f"{name}: {self.message_of(location, store_message(error))}") from None
+            raise errors.FetchError(f"{name}: {self.message_of(location, store_message(error))}") from None
 
     def probe(self, location: Location) -> Probe:
         """Facts of an object."""
@@ -277,7 +272,7 @@ class Stores:
             if location.store == "file":
                 return _probe_file(self.file_of(location))
             store = self.store_of(location)
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             return Probe(problem="; ".join(filter(None, (str(error), error.hint))))
         found = _probe_object(store, location.key)
         if found.problem:
@@ -312,7 +307,7 @@ class Stores:
         for piece in self.pieces(location):
             found += piece
             if len(found) > limit:
-                raise AssetError(f"{public_href(location.href())}: more than {limit:,} bytes")
+                raise errors.AssetError(f"{public_href(location.href())}: more than {limit:,} bytes")
         return bytes(found)
 
     def checksum(self, location: Location, name: str, *, etag: str | None = None) -> str:
@@ -336,13 +331,13 @@ class Stores:
             with self._translated(target):
                 obstore.put(self.store_of(target, whole=True), target.key, bytes(first), use_multipart=False)
             return
-        failed = list[OdfchainError]()
+        failed = list[errors.OdfchainError]()
 
         def chunks(rest: Iterator[memoryview]) -> Iterator[Any]:
             try:
                 yield from (first, second)
                 yield from rest
-            except OdfchainError as error:
+            except errors.OdfchainError as error:
                 failed.append(error)
                 raise
 
@@ -350,7 +345,7 @@ class Stores:
             with _read_ahead(content) as rest, self._translated(target):
                 store = self.store_of(target, whole=True)
                 obstore.put(store, target.key, chunks(rest), chunk_size=PIECE, max_concurrency=2)
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             raise (failed or [error])[0] from None
 
     def copy(self, source: Location, target: Location) -> None:
@@ -363,7 +358,7 @@ class Stores:
         if target.store == "file":
             fsio.remove_quietly(self.file_of(target))
             return
-        with contextlib.suppress(OdfchainError), self._translated(target):
+        with contextlib.suppress(errors.OdfchainError), self._translated(target):
             obstore.delete(self.store_of(target), target.key)
 
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from odfchain import errors
 from odfchain.assets.hrefs import (
     ACCESS_KEY,
     REFS,
@@ -32,6 +31,7 @@ from odfchain.assets.hrefs import (
 )
 from odfchain.assets.lock_table import KIND, AssetRow
 from odfchain.assets.objects import Selection, Stores
+from odfchain.errors import AssetError, NameCollisionError, OdfchainError, UsageError
 from odfchain.limits import ASSETS
 from odfchain.slices.reader import open_parquet
 from odfchain.storage import fsio
@@ -47,7 +47,7 @@ JSON = (".json", ".geojson", *LINES)
 TABLES = (".parquet", ".geoparquet")
 
 
-class NoDocumentError(errors.AssetError):
+class NoDocumentError(AssetError):
     """A file is no document of STAC."""
 
 
@@ -111,7 +111,7 @@ def files_like_documents(item: Mapping[str, Any], base: str | None) -> Iterator[
     """The paths of an Item's assets that lie in files which by their names could be documents."""
     for _, href in _hrefs(item):
         if href.lower().endswith((*JSON, *TABLES)):
-            with contextlib.suppress(errors.AssetError):
+            with contextlib.suppress(AssetError):
                 location = parse_href(href, base)
                 if location.store == "file":
                     yield location.key
@@ -150,7 +150,7 @@ class AssetFault:
 
     item_id: str
     asset_key: str
-    error: errors.OdfchainError
+    error: OdfchainError
 
     def __str__(self) -> str:
         return f"{one_line(self.item_id)} {one_line(self.asset_key)}: {self.error}"
@@ -200,7 +200,7 @@ class StacReader:
         if place in self._seen:
             return
         if len(self._seen) >= ASSETS.documents or depth > ASSETS.catalog_depth:
-            raise errors.AssetError(
+            raise AssetError(
                 f"{public_href(place)}: more than {ASSETS.documents:,} documents, or "
                 f"{ASSETS.catalog_depth} catalogs within each other",
                 hint="derive from a part of the catalog at a time",
@@ -209,7 +209,7 @@ class StacReader:
         name = place.lower()
         if name.endswith(TABLES):
             if "://" in place:
-                raise errors.AssetError(
+                raise AssetError(
                     f"{public_href(place)}: STAC GeoParquet is read from files",
                     hint="download it, then derive",
                 )
@@ -237,7 +237,7 @@ class StacReader:
             yield from self._item(document, place)
         elif kind == "FeatureCollection":
             if place is not None and "://" in place and any(rel == "next" for rel, _ in _links(document)):
-                raise errors.AssetError(
+                raise AssetError(
                     f"{public_href(place)}: a page of a search that goes on on another one",
                     hint="search with a client, and derive from its output with -",
                 )
@@ -267,7 +267,7 @@ class StacReader:
                 try:
                     location, size = self._located(name, key, asset, base, schemes)
                     _allowed(location, place)
-                except errors.AssetError as error:
+                except AssetError as error:
                     self.fault(AssetFault(name, key, error))
                 else:
                     yield NamedAsset(name, key, collection, location, size)
@@ -303,11 +303,9 @@ def _is_lock(path: Path) -> bool:
 def _check_name(what: str, text: str) -> None:
     size = len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
     if not size or not text.isprintable() or size > ASSETS.text_bytes:
-        raise errors.AssetError(
-            f"{what} is empty, has control characters, or more than {ASSETS.text_bytes:,} bytes"
-        )
+        raise AssetError(f"{what} is empty, has control characters, or more than {ASSETS.text_bytes:,} bytes")
     if "AKIA" in text and ACCESS_KEY.search(text):
-        raise errors.AssetError(f"{what} contains an access key", hint="a lock is published")
+        raise AssetError(f"{what} contains an access key", hint="a lock is published")
 
 
 def _members(assets: Any) -> list[tuple[str, Any]]:
@@ -327,10 +325,10 @@ def _chosen(asset: Mapping[str, Any], alternate: str | None) -> tuple[Mapping[st
         others = asset.get("alternate")
         chosen = others.get(alternate) if isinstance(others, dict) else None
         if not isinstance(chosen, dict):
-            raise errors.AssetError(f"no alternate {one_line(alternate)}")
+            raise AssetError(f"no alternate {one_line(alternate)}")
     href = chosen.get("href")
     if not isinstance(href, str):
-        raise errors.AssetError("no href")
+        raise AssetError("no href")
     size = chosen.get("file:size", asset.get("file:size"))
     is_whole = type(size) is int or (isinstance(size, float) and size.is_integer())
     return chosen, href, int(size) if is_whole and 0 <= size < 1 << 63 else None
@@ -350,7 +348,7 @@ def _self_link(document: Mapping[str, Any]) -> str | None:
 def _allowed(location: Location, place: str | None) -> Location:
     # a document of a server must not name files of this machine
     if location.store == "file" and place is not None and "://" in place and not place.startswith("file:"):
-        raise errors.AssetError(f"{public_href(place)}: names a file of this machine, and came from a server")
+        raise AssetError(f"{public_href(place)}: names a file of this machine, and came from a server")
     return location
 
 
@@ -390,9 +388,7 @@ class Projection:
         if not root.exists():
             raise fsio.no_file(source)
         if out.resolve().is_relative_to(root):
-            raise errors.UsageError(
-                f"{out}: in the folder that is read", hint="choose another folder with --output"
-            )
+            raise UsageError(f"{out}: in the folder that is read", hint="choose another folder with --output")
         targets = {
             path: out / (path.relative_to(root) if root.is_dir() else path.name) for path in _documents(root)
         }
@@ -407,11 +403,11 @@ class Projection:
 
     def _checked(self, targets: Mapping[Path, Path]) -> list[Path]:
         # files that are no documents have to be those of assets
-        faults, files = dict[Path, errors.AssetError](), set[str]()
+        faults, files = dict[Path, AssetError](), set[str]()
         for path in targets:
             try:
                 self._projected(path, targets, files)
-            except errors.AssetError as error:
+            except AssetError as error:
                 faults[path] = error
         bad = [
             error
@@ -421,7 +417,7 @@ class Projection:
         if len(bad) == 1:
             raise bad[0]
         if bad:
-            raise errors.AssetError(f"{len(bad):,} documents are not STAC: {'; '.join(map(str, bad))}")
+            raise AssetError(f"{len(bad):,} documents are not STAC: {'; '.join(map(str, bad))}")
         documents = [path for path in targets if path not in faults]
         taken = [targets[path] for path in documents if targets[path].exists()]
         if taken:
@@ -458,13 +454,11 @@ class Projection:
                 for each, _ in found
             ]
             return "".join(shown).encode(), sum(count for _, count in found)
-        except errors.AssetError as error:  # the message has the path
+        except AssetError as error:  # the message has the path
             message = error.message if str(path) in error.message else f"{path}: {error.message}"
             raise type(error)(message, hint=error.hint) from None
         except ValueError:
-            raise errors.AssetError(
-                f"{path}: a number that is not finite, or a text that is not Unicode"
-            ) from None
+            raise AssetError(f"{path}: a number that is not finite, or a text that is not Unicode") from None
 
     def item(self, item: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], int]:
         """(an Item that lies in `folder` with these locations, how many of its assets have one)."""
@@ -526,7 +520,7 @@ def _rebase(document: dict[str, Any], path: Path, folder: Path, written: Contain
         return
     for place, href in _hrefs(document, document.get("links")):
         if not scheme_of(href) and not href.startswith("/"):
-            with contextlib.suppress(errors.AssetError):  # what no lock could name stays
+            with contextlib.suppress(AssetError):  # what no lock could name stays
                 there = Path(parse_href(href, str(path)).key)
                 if "rel" not in place or there not in written:
                     place["href"] = _relative(there, folder)
@@ -543,13 +537,13 @@ def _move(item: dict[str, Any]) -> None:
     item["links"] = [*canonical, *(each for each in item["links"] if each not in own)]
     for place, href in _hrefs(item):
         if "://" not in href:
-            with contextlib.suppress(errors.AssetError):  # what no lock could name stays
+            with contextlib.suppress(AssetError):  # what no lock could name stays
                 place["href"] = parse_href(href, base).href()
 
 
-def _taken(targets: Sequence[Path]) -> errors.NameCollisionError:
+def _taken(targets: Sequence[Path]) -> NameCollisionError:
     more = f" and {len(targets) - 1:,} more" if targets[1:] else ""
-    return errors.NameCollisionError(
+    return NameCollisionError(
         f"{targets[0]}{more}: already exists", hint="choose an empty folder with --output"
     )
 
@@ -573,13 +567,13 @@ def _check_item(item: Mapping[str, Any]) -> None:
         raise NoDocumentError("an Item without an id, without properties or without assets")
     label = one_line(item["id"])
     if not isinstance(properties.get(STORAGE_SCHEMES, {}), dict):
-        raise errors.AssetError(f"{label}: its {STORAGE_SCHEMES} are not a map")
+        raise AssetError(f"{label}: its {STORAGE_SCHEMES} are not a map")
     for key, asset in assets.items():
         if not isinstance(asset, dict) or not isinstance(asset.get("href"), str):
-            raise errors.AssetError(f"{label} {one_line(key)}: no href")
+            raise AssetError(f"{label} {one_line(key)}: no href")
         others = asset.get("alternate", {})
         if not isinstance(others, dict) or not all(isinstance(each, dict) for each in others.values()):
-            raise errors.AssetError(f"{label} {one_line(key)}: its alternates are not a map")
+            raise AssetError(f"{label} {one_line(key)}: its alternates are not a map")
 
 
 def _is_there(item: Mapping[str, Any], place: Mapping[str, Any], row: AssetRow, href: str) -> bool:
@@ -592,7 +586,7 @@ def _is_there(item: Mapping[str, Any], place: Mapping[str, Any], row: AssetRow, 
         return (
             placed(parse_href(href), item["properties"].get(STORAGE_SCHEMES), place.get(REFS)) == row.location
         )
-    except errors.AssetError:
+    except AssetError:
         return False
 
 
@@ -629,15 +623,11 @@ def _brought_up(document: Mapping[str, Any], *, keep_version: bool) -> dict[str,
     # 1.0 and 1.1 may be kept; older versions are always migrated
     extensions = document.get("stac_extensions") or []
     if not isinstance(extensions, list) or not all(isinstance(each, str) for each in extensions):
-        raise errors.AssetError(
-            f"{one_line(str(document.get('id')))}: its stac_extensions are not a list of URLs"
-        )
+        raise AssetError(f"{one_line(str(document.get('id')))}: its stac_extensions are not a list of URLs")
     version = str(document.get("stac_version"))
     parts = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", version)
     if parts is not None and (int(parts[1]), int(parts[2])) > (1, 1):
-        raise errors.AssetError(
-            f"{one_line(str(document.get('id')))}: STAC {one_line(version)} is newer than 1.1"
-        )
+        raise AssetError(f"{one_line(str(document.get('id')))}: STAC {one_line(version)} is newer than 1.1")
     if keep_version and _KEPT.fullmatch(version):
         return copy.deepcopy(dict(document))
     found = _migrated(document)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from odfchain import errors
 from odfchain.audit.chain_checks import Run, StoredBlock
 from odfchain.audit.report import (
     INVALID,
@@ -35,13 +36,6 @@ from odfchain.chain.chain import MetadataChain
 from odfchain.chain.index import ReplayHistory
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS, LineFile, SignedLine, SnapshotKind, SnapshotLine
-from odfchain.errors import (
-    CodecError,
-    ObjectNotFoundError,
-    OdfchainError,
-    StoreError,
-    UnsupportedVersionError,
-)
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.events import AddData, DatasetVocabulary, ExecuteTransform, SetVocab
 from odfchain.odf.identity import Multihash
@@ -93,7 +87,7 @@ class SignedStatements:
         head = chain.blocks.newest
         try:
             content = signed_heads.read_head_signature(dataset.folder, dataset.ref)
-        except StoreError as error:
+        except errors.StoreError as error:
             yield fault(SIGNATURE, path, error.message)
             yield SignatureLine(INVALID, message=error.message)
             return
@@ -148,7 +142,7 @@ class SignedStatements:
         path = dataset.folder / file.key
         try:
             content = file.content(dataset.folder)
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             yield fault(check, path, error.message)
             return []
         found: list[tuple[SignedLine[T], T, bool]] = []
@@ -192,9 +186,9 @@ class SignedStatements:
         """The document that a line names; damage is a fault of the copy, None where there is no file."""
         try:
             return object_of(self.run.dataset, line)
-        except ObjectNotFoundError:
+        except errors.ObjectNotFoundError:
             return None
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             place = store_of_kind(self.run.dataset, line.kind).locate(line.object)
             return fault(check, place, error.message, line.sequence_number)
 
@@ -248,7 +242,7 @@ class SignedStatements:
         try:
             stats = file_stats(self.run.dataset.data.path(ref.slice.physical_hash))
             return stats, canonical_bytes(file_document(ref, stats))
-        except OdfchainError as error:  # the slice has a fault of its own
+        except errors.OdfchainError as error:  # the slice has a fault of its own
             return Skipped([MANIFESTS], error.message)
 
     def _check(self, line: SnapshotLine, made: bytes) -> Checking[None]:
@@ -287,8 +281,10 @@ class SignedStatements:
             try:
                 document = _document(data, line)
                 difference = document if isinstance(document, str) else rows.difference(document, data, line)
-            except (OdfchainError, MemoryError) as error:
-                said = error.message if isinstance(error, OdfchainError) else "there is not enough memory"
+            except (errors.OdfchainError, MemoryError) as error:
+                said = (
+                    error.message if isinstance(error, errors.OdfchainError) else "there is not enough memory"
+                )
                 reason = f"the profile {line.object} was not computed again: {said}"
                 yield LeftOut(reason, line.sequence_number, PROFILES)
                 continue
@@ -350,9 +346,9 @@ _LANGUAGES = "detected_languages"
 def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
     try:
         document = read_profile(data)
-    except UnsupportedVersionError:
+    except errors.UnsupportedVersionError:
         raise
-    except CodecError as error:
+    except errors.CodecError as error:
         return error.message
     own = document["odf"]
     for found, wanted in ((document["snapshot_id"], line.block), (own["dataset_id"], line.dataset_id)):
@@ -361,7 +357,7 @@ def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
     # another version of the library may detect other languages
     if (used := own["languages"]) not in (None, library()):
         message = f"languages detected by {used}, here is {library() or 'no such library'}"
-        raise UnsupportedVersionError(message)
+        raise errors.UnsupportedVersionError(message)
     return document
 
 
@@ -392,7 +388,7 @@ class _Rows:
         _accept_languages(document, made["column_stats"])
         try:
             text = canonical_bytes(made)
-        except CodecError as error:  # the publisher's words are no JSON
+        except errors.CodecError as error:  # the publisher's words are no JSON
             return error.message
         if text == data:
             return None

@@ -24,7 +24,14 @@ from websockets.http11 import Response
 from websockets.sync.client import ClientConnection
 from websockets.uri import parse_uri
 
-from odfchain import errors
+from odfchain.errors import (
+    AccessError,
+    CorruptedPeerError,
+    FetchError,
+    NameCollisionError,
+    TransferError,
+    UnsupportedPeerError,
+)
 from odfchain.limits import SHARING, SMART, FetchLimits
 from odfchain.odf.block_codec import decode_header
 from odfchain.odf.identity import Multihash
@@ -52,7 +59,7 @@ PULLED, PUSHED = "Client pull flow succeeded", "Client push flow succeeded"
 _Answer = TypeVar("_Answer", bound=msg.Message)
 
 
-class RefusedError(errors.TransferError):
+class RefusedError(TransferError):
     """The node refuses with one of the protocol's reasons."""
 
     def __init__(self, where: str, refusal: msg.Refusal) -> None:
@@ -109,7 +116,7 @@ class WebSocketChannel:
         headers: Iterable[tuple[str, str]],
         where: str,
         most: int,
-        unknown: Callable[[str], errors.AccessError],
+        unknown: Callable[[str], AccessError],
     ) -> WebSocketChannel:
         """Connect to the target of a route that has no redirects.
 
@@ -138,7 +145,7 @@ class WebSocketChannel:
             raise _refused(error, where, unknown) from None
         except InvalidHandshake as error:
             _end(connection)
-            raise errors.UnsupportedPeerError(
+            raise UnsupportedPeerError(
                 f"{where}: no node that speaks the smart protocol: {one_line(str(error), _SHOWN)}",
                 hint=_NOT_SMART,
             ) from None
@@ -154,7 +161,7 @@ class WebSocketChannel:
         self.say(message)
         seconds = seconds or SHARING.request_seconds
         if (found := self.heard(kind, seconds)) is None:
-            raise errors.TransferError(
+            raise TransferError(
                 f"{self.where}: no answer in {seconds:g} s",
                 hint="run the command again: what has arrived is kept",
             )
@@ -166,8 +173,8 @@ class WebSocketChannel:
             return None
         try:
             found: _Answer | msg.Refusal = msg.message_of(kind, text)
-        except errors.CorruptedPeerError as error:
-            raise errors.CorruptedPeerError(f"{self.where}: {error.message}") from None
+        except CorruptedPeerError as error:
+            raise CorruptedPeerError(f"{self.where}: {error.message}") from None
         if isinstance(found, msg.Refusal):
             raise RefusedError(self.where, found)
         return found
@@ -188,22 +195,22 @@ class WebSocketChannel:
             return None
         except ConnectionClosed as error:
             if error.sent is not None and error.sent.code in (1002, 1007, 1009):  # by us, for what came
-                raise errors.CorruptedPeerError(
+                raise CorruptedPeerError(
                     f"{self.where}: an invalid message: {one_line(error.sent.reason, _SHOWN)}"
                 ) from None
             raise self.ended(error.rcvd) from None
         if not isinstance(found, str):
-            raise errors.CorruptedPeerError(f"{self.where}: a message that is not text")
+            raise CorruptedPeerError(f"{self.where}: a message that is not text")
         return found
 
-    def ended(self, close: Close | None) -> errors.TransferError:
+    def ended(self, close: Close | None) -> TransferError:
         """The error for a connection that the node has closed, or that broke."""
         code, reason = (1006, "the connection broke") if close is None else (close.code, close.reason)
         # a refusal may come as the reason of the closed connection
         if (refusal := msg.refusal_of(reason)) is not None:
             return RefusedError(self.where, refusal)
         said = one_line(reason, 200) or "nothing"
-        return errors.TransferError(
+        return TransferError(
             f"{self.where}: the node closed the connection (code {code}) and said: {said}",
             hint="run the command again: what has arrived is kept",
         )
@@ -219,30 +226,24 @@ def _end(connection: ClientConnection) -> None:
     connection.recv_events_thread.join()
 
 
-def _refused(
-    error: InvalidStatus, where: str, unknown: Callable[[str], errors.AccessError]
-) -> errors.TransferError:
+def _refused(error: InvalidStatus, where: str, unknown: Callable[[str], AccessError]) -> TransferError:
     status = error.response.status_code
     if status == 401:
         return unknown(f"{where}: HTTP status 401")
     said = _said(error.response)
     what = f"{where}: HTTP status {status}{f': {said}' if said else ''}"
     if status == 403:
-        return errors.AccessError(what, hint=_OWNED if said.endswith("is written here") else _NOT_ALLOWED)
+        return AccessError(what, hint=_OWNED if said.endswith("is written here") else _NOT_ALLOWED)
     # the node does not know the host name of the request
     if status == 421:
-        return errors.TransferError(
-            what, hint="the node's operator admits the host: odfchain serve --allow-host"
-        )
+        return TransferError(what, hint="the node's operator admits the host: odfchain serve --allow-host")
     if status in (502, 503, 504):
-        return errors.TransferError(
-            what, hint="the node behind that address does not answer now: try again later"
-        )
+        return TransferError(what, hint="the node behind that address does not answer now: try again later")
     if status == 400 and "version" in said.lower():
-        return errors.UnsupportedPeerError(what, hint="the node speaks another version of the smart protocol")
+        return UnsupportedPeerError(what, hint="the node speaks another version of the smart protocol")
     if status in (400, 426):
-        return errors.UnsupportedPeerError(what, hint=_NOT_PASSED_ON)
-    return errors.UnsupportedPeerError(what, hint=_NOT_SMART)
+        return UnsupportedPeerError(what, hint=_NOT_PASSED_ON)
+    return UnsupportedPeerError(what, hint=_NOT_SMART)
 
 
 def _said(response: Response) -> str:
@@ -384,7 +385,7 @@ class NodeTransport(HttpTransport):
                 if _is_walked(refused.reason):
                     return
                 raise
-        with contextlib.suppress(errors.CorruptedPeerError):  # what it lacks is asked for alone
+        with contextlib.suppress(CorruptedPeerError):  # what it lacks is asked for alone
             yield from readable(blocks)
 
     def connected(self, what: str) -> WebSocketChannel:
@@ -396,7 +397,7 @@ class NodeTransport(HttpTransport):
                 most = SMART.message_bytes if what == "pull" else SMART.answer_bytes
                 made = WebSocketChannel.open(self._pool, route, self._given, name, most, self.unknown)
             except TransientError as error:
-                raise errors.FetchError(f"{name}: {error.reason}") from error
+                raise FetchError(f"{name}: {error.reason}") from error
         self.clock = NodeClock(made.date, self.timing.clock())
         return made
 
@@ -447,7 +448,7 @@ class NodeTransport(HttpTransport):
         try:
             with super().open(key, start, _cap, deadline) as opened:
                 yield opened
-        except errors.AccessError:
+        except AccessError:
             if given is None or key in self._refused:
                 raise
             self._refused.add(key)
@@ -456,11 +457,11 @@ class NodeTransport(HttpTransport):
 
     def _problem(self, response: HttpResponse, key: str, where: str) -> Exception | None:
         problem = super()._problem(response, key, where)
-        if not isinstance(problem, errors.AccessError) or key not in self._addresses:
+        if not isinstance(problem, AccessError) or key not in self._addresses:
             return problem
         # a clock that differs explains why a signed URL is refused
         hint = self.clock.refusal_hint(response.headers.date("date"), self.timing.clock())
-        return errors.AccessError(problem.message, hint=hint or problem.hint)
+        return AccessError(problem.message, hint=hint or problem.hint)
 
     def _renew(self, key: str, old: msg.TransferUrl) -> None:
         with self._lock:
@@ -505,7 +506,7 @@ class NodeTransport(HttpTransport):
             loaded = _loaded(shipment, names)
             if loaded is None:
                 if len(names) == 1:
-                    raise errors.TransferError(f"{self.where}: block {names[0]} does not fit into a message")
+                    raise TransferError(f"{self.where}: block {names[0]} does not fit into a message")
                 most = (len(names) + 1) // 2
                 continue
             last = first + start + len(names) - 1
@@ -526,8 +527,8 @@ class NodeTransport(HttpTransport):
                 if _may_be_done(refused) and self._has(shipment):
                     return  # committed, and the node, or the store behind it, could not say so
                 raise self._meant(refused, shipment) from None
-            except errors.TransferError as error:
-                failure: errors.TransferError | None = error
+            except TransferError as error:
+                failure: TransferError | None = error
             else:
                 failure = None
             head = Store(self, shipment.ref).head()
@@ -538,13 +539,13 @@ class NodeTransport(HttpTransport):
             final = isinstance(failure, _FINAL) and not isinstance(failure, _ExpiredError)
             if failure is not None and (attempt == 2 or final):
                 raise failure
-        raise errors.TransferError(
+        raise TransferError(
             f"{self.where}: the node reported success, but its head did not move",
             hint="contact the node's operator",
         )
 
     def _has(self, shipment: Shipment) -> bool:
-        with contextlib.suppress(errors.TransferError):  # then what the node said is all that is known
+        with contextlib.suppress(TransferError):  # then what the node said is all that is known
             return Store(self, shipment.ref).head() == shipment.new
         return False
 
@@ -553,13 +554,11 @@ class NodeTransport(HttpTransport):
             case msg.InvalidHead():
                 return conflict(shipment.ref, shipment.expected, Store(self, shipment.ref).head())
             case msg.RefCollision(dataset_id=other):
-                return errors.NameCollisionError(
+                return NameCollisionError(
                     f"{self.where}: the dataset is there under another name: {one_line(other)}"
                 )
             case msg.NameCollision(dataset_alias=other):
-                return errors.NameCollisionError(
-                    f"{self.where}: another dataset has that name: {one_line(other)}"
-                )
+                return NameCollisionError(f"{self.where}: another dataset has that name: {one_line(other)}")
         return refused
 
     def _converse(self, shipment: Shipment, batch: msg.BlocksBatch, size: int, progress: Progress) -> None:
@@ -602,9 +601,7 @@ class NodeTransport(HttpTransport):
         for strategy in strategies:
             item = asked.get(strategy.object_file)
             if item is None:
-                raise errors.CorruptedPeerError(
-                    f"{self.where}: the node asks for an object that was not named"
-                )
+                raise CorruptedPeerError(f"{self.where}: the node asks for an object that was not named")
             if strategy.push_strategy is msg.PushMethod.HTTP_UPLOAD:
                 wanted.append((item, strategy))
         if wanted:
@@ -637,7 +634,7 @@ class NodeTransport(HttpTransport):
         name = f"{self.where}{key}"
         given = strategy.upload_to
         if given is None:
-            raise errors.CorruptedPeerError(f"{name}: the node wants it and does not say where")
+            raise CorruptedPeerError(f"{name}: the node wants it and does not say where")
         headers = given_headers(given, name)
         with storage_errors(path):
             size = path.stat().st_size
@@ -646,7 +643,7 @@ class NodeTransport(HttpTransport):
 
         def attempt() -> None:
             if stop.is_set():
-                raise errors.TransferError(f"{name}: stopped, because another object could not be sent")
+                raise TransferError(f"{name}: stopped, because another object could not be sent")
             route = self.way_to(given.url, name, address)
             own = [*headers, ("Content-Type", "application/octet-stream")]
             with path.open("rb") as file:
@@ -665,9 +662,9 @@ class NodeTransport(HttpTransport):
                     if answer.status in (401, 403):
                         hint = self.clock.refusal_hint(answer.headers.date("date"), self.timing.clock())
                         final = given.expires_at is None
-                        raise (errors.AccessError if final else _ExpiredError)(what, hint=hint)
+                        raise (AccessError if final else _ExpiredError)(what, hint=hint)
                     if not 200 <= answer.status <= 299:
-                        raise errors.TransferError(what, hint=_TOO_LARGE if answer.status == 413 else None)
+                        raise TransferError(what, hint=_TOO_LARGE if answer.status == 413 else None)
 
         with self.turns, as_transfer_errors():
             with_retries(attempt, name=name, limits=self.limits, timing=self.timing, deadline=deadline)
@@ -681,7 +678,7 @@ class NodeTransport(HttpTransport):
             return
         name = f"{self.where}{key}"
         deadline = Deadline(SHARING.request_seconds, self.timing, name=name)
-        with contextlib.suppress(errors.TransferError), as_transfer_errors(), TemporaryFile() as stream:
+        with contextlib.suppress(TransferError), as_transfer_errors(), TemporaryFile() as stream:
             stream.write(data)
             stream.flush()
             route = self._pool.route(self._base.below(key), name)
@@ -705,23 +702,23 @@ def _is_walked(reason: msg.Reason) -> bool:
 def given_headers(given: msg.TransferUrl, name: str) -> tuple[tuple[str, str], ...]:
     """The headers that a node wants for an object, without those that steer a connection."""
     if len(given.headers) > _HEADERS:
-        raise errors.CorruptedPeerError(f"{name}: the node names more than {_HEADERS} headers for it")
+        raise CorruptedPeerError(f"{name}: the node names more than {_HEADERS} headers for it")
     found = tuple((each.name, each.value) for each in given.headers if not _OWN_HEADERS.fullmatch(each.name))
     for header, value in found:
         if not _HEADER_NAME.fullmatch(header) or not _HEADER_VALUE.fullmatch(value):
-            raise errors.CorruptedPeerError(f"{name}: the node names an invalid header {one_line(header)!r}")
+            raise CorruptedPeerError(f"{name}: the node names an invalid header {one_line(header)!r}")
     return found
 
 
-class _FullError(errors.TransferError):
+class _FullError(TransferError):
     """The node's disk is full: another attempt finds it so."""
 
 
-class _ExpiredError(errors.AccessError):
+class _ExpiredError(AccessError):
     """An address that was for some time only is refused: the node gives another one."""
 
 
-_FINAL = (errors.AccessError, errors.CorruptedPeerError, _FullError)
+_FINAL = (AccessError, CorruptedPeerError, _FullError)
 
 
 def _may_be_done(refused: RefusedError) -> bool:
