@@ -399,8 +399,7 @@ def _is_sound(dataset: DatasetFiles, part: Unverified, report: Report) -> bool:
 
     name = part.entry.branch or "a branch that is gone"
     about = f"{dataset.alias}: {name}, which came from {part.entry.where}"
-    faults = [fault for fault in report.faults if _FIRST <= fault.check <= _LAST]
-    if faults:
+    if faults := [fault for fault in report.faults if _FIRST <= fault.check <= _LAST]:
         first = faults[0]
         block = "" if first.sequence_number is None else f"block {first.sequence_number}: "
         raise ObjectCorruptedError(
@@ -572,8 +571,7 @@ def read_policy_file(root: Path, guard: str) -> PolicyFile:
     from odfchain.profiles.reader import library
 
     path = root.parent / guard
-    text = fsio.read_start(path, LIMITS.manifest_bytes + 1)
-    if text is None:
+    if (text := fsio.read_start(path, LIMITS.manifest_bytes + 1)) is None:
         raise UsageError(f"snapshots.guard: {path}: no such file", hint="make it, or set another one")
     policy = read_policy(text, source=str(path))
     policy.check_languages(library(), f"{path}: profiles are made here")

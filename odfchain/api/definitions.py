@@ -146,8 +146,7 @@ def check_free(names: Iterable[DatasetAlias], known: Container[DatasetAlias]) ->
     Raises:
         NameCollisionError: all that are taken are in it.
     """
-    taken = [repr(str(name)) for name in names if name in known]
-    if taken:
+    if taken := [repr(str(name)) for name in names if name in known]:
         what, are = ("a dataset", "exists") if len(taken) == 1 else ("datasets", "exist")
         raise NameCollisionError(
             f"{what} called {', '.join(taken)} already {are}; nothing was made",

@@ -150,8 +150,7 @@ class Engines:
         from odfchain.transform.engines import check_version
 
         config = self._config(timeout)
-        found = RemoteEngine.of(transform, config)
-        if found is None:
+        if (found := RemoteEngine.of(transform, config)) is None:
             check_version(transform, config)
         return found
 

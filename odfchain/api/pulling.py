@@ -522,8 +522,7 @@ def _refuse_collisions(sharing: Sharing, targets: Iterable[PushTarget]) -> None:
         protocol, server, path = url.normal()
         key = (protocol, server, *(each.lower() for each in path), files.ref)
         # the second push would find the first one's blocks there
-        other = taken.setdefault(key, target)
-        if other is not target:
+        if (other := taken.setdefault(key, target)) is not target:
             first, second = sorted(map(str, (other, target)))
             raise UsageError(
                 f"{first} and {second} would both be pushed to {url}; nothing was sent",

@@ -263,8 +263,7 @@ class Configuration(OwnErrors):
 
         def without(old: Any) -> Any:
             named = self._paths(values)
-            lacking = [value for value in named if value not in (old or [])]
-            if lacking:
+            if lacking := [value for value in named if value not in (old or [])]:
                 raise UsageError(f"{item} does not have {', '.join(lacking)}")
             return [value for value in old if value not in named]
 
@@ -410,13 +409,11 @@ def _replaced(text: str, keys: tuple[str, str], value: Any, source: str) -> str:
     content = _member(yaml.compose(text, Loader=yaml.SafeLoader), "content")
     if content is None:
         raise ManifestError("the manifest has no 'content'", source=source)
-    members = _member(content, section)
-    if members is None:
+    if (members := _member(content, section)) is None:
         if not _has_lines(content):
             return _put(text, content, {**_plain(text, content), section: {name: value}}, source)
         return _insert(text, content, f"{section}:\n", f"  {name}: {_flow(value)}\n")
-    old = _member(members, name)
-    if old is not None:
+    if (old := _member(members, name)) is not None:
         return _put(text, old, value, source)
     if not _has_lines(members):
         return _put(text, members, {**_plain(text, members), name: value}, source)

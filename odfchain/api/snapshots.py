@@ -169,8 +169,7 @@ def _needing_slices() -> Iterator[None]:
 
 def _bytes_of(path: str | Path, most: int) -> bytes:
     # one byte more than allowed shows that the file is too large
-    found = fsio.read_start(Path(path), most + 1)
-    if found is None:
+    if (found := fsio.read_start(Path(path), most + 1)) is None:
         raise fsio.no_file(path)
     return found
 
@@ -246,8 +245,7 @@ class Snapshots(OwnErrors):
             return self._made_manifest()
         except errors.SliceNotFoundError:
             state = DatasetState.read(self._files.chain)
-            found = OwnersManifests(self._files, state).of_block()
-            if found is None:
+            if (found := OwnersManifests(self._files, state).of_block()) is None:
                 raise
             return Manifest(found[0], tuple(found[1]), columns_of(state, None), signed=True)
 
@@ -405,12 +403,10 @@ def _profile_of(dataset: Dataset, notes: list[str], *, compute: bool, progress: 
     from odfchain.profiles.published import kept_profile
 
     files, summary = dataset._files, dataset.summary
-    kept = kept_profile(files, summary.head)
-    if kept is not None:
+    if (kept := kept_profile(files, summary.head)) is not None:
         return Profile(kept)
     block = f"block {summary.head_block.sequence_number:,}"
-    published = _owners_profile(files, summary.head)
-    if published is not None:
+    if (published := _owners_profile(files, summary.head)) is not None:
         notes.append(f"{dataset.alias}, {block}: the profile is the one that its owner published")
         return Profile(published)
     if not compute:

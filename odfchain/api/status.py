@@ -102,8 +102,7 @@ def _items(here: WorkspaceFiles, files: DatasetFiles, due_after: int, *, whole: 
     if not partial and slices is not None and (missing := slices.total - slices.present):
         text = f"{missing:,} of {slices.total:,} slices missing"
         yield "fault", text, text, "fsck"
-    is_copy = here.is_copy(files)
-    if not is_copy and files.kind is DatasetKind.DERIVATIVE:
+    if not (is_copy := here.is_copy(files)) and files.kind is DatasetKind.DERIVATIVE:
         yield from _behind(here, files, state)
     if is_copy or state.polling_source is not None:
         asked = kept(files, ASKED, Reminder)

@@ -312,8 +312,7 @@ class Readable(Snapshots):
         if self.schema is not None:
             found = self.state().to_arrow().select(schema.names)
             table = found.cast(schema).replace_schema_metadata(schema.metadata)
-            fault = schema_fault(table.schema)
-            if fault is not None:
+            if (fault := schema_fault(table.schema)) is not None:
                 raise SchemaError(f"{self.alias}: no asset lock: {fault}")
             table = table.sort_by([(name, "ascending") for name in KEY])
         # relative paths begin at the folder of the workspace
@@ -334,8 +333,7 @@ def lock_schema(dataset: Readable) -> pa.Schema:
         schemas = [declared_schema(source.read) for source in dataset.summary.push_sources.values()]
     names = [column.name for columns in schemas if columns is not None for column in columns.fields]
     schema = schema_like(names)
-    missing = [name for name in schema.names if name not in names]
-    if missing:
+    if missing := [name for name in schema.names if name not in names]:
         raise SchemaError(
             f"{dataset.alias}: not an asset lock: column `{missing[0]}` is missing",
             hint="`odfchain new NAME --assets` makes the manifest of one",

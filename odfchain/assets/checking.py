@@ -71,8 +71,7 @@ def compared(row: AssetRow, probe: Probe) -> CheckedAsset:
     if probe.facts is None:
         return CheckedAsset(row, Status.UNREACHABLE, (probe.problem,))
     locked, now = row.facts, probe.facts
-    differences = list(_differences(locked, now))
-    if differences:
+    if differences := list(_differences(locked, now)):
         return CheckedAsset(row, Status.CHANGED, tuple(differences))
     if not _comparable(locked, now):
         return CheckedAsset(row, Status.UNKNOWN, note="there is nothing that both the lock and the store say")
@@ -167,8 +166,7 @@ class CheckSummary:
         """Count one asset."""
         location = checked.row.location
         place = location.store, location.container, location.endpoint
-        found = self._stores.get(place)
-        if found is None:
+        if (found := self._stores.get(place)) is None:
             roomy = len(self._stores) < self._limits.stores
             found = self._stores.setdefault(place, StoreFindings(place)) if roomy else self._others
         found.counts[checked.status] += 1

@@ -253,8 +253,7 @@ def _scheme(location: Location) -> dict[str, str]:
     endpoint = location.endpoint or ""
     if location.store == "s3":
         return {"type": "custom-s3", "platform": endpoint}
-    account = _ACCOUNT.fullmatch(endpoint)
-    if account is None:
+    if (account := _ACCOUNT.fullmatch(endpoint)) is None:
         return {"type": "custom-azure", "platform": endpoint}
     return {"type": "ms-azure", "platform": _AZURE, "account": account[1]}
 

@@ -178,8 +178,7 @@ def row_faults(batch: pa.RecordBatch, first: int) -> Iterator[RowFault]:
     for start in range(0, len(doubtful), PIECE):
         numbers = doubtful[start : start + PIECE]
         for index, row in zip(numbers, batch.take(numbers).to_pylist(), strict=True):
-            message = row_fault(row)
-            if message is not None:
+            if (message := row_fault(row)) is not None:
                 yield RowFault(first + int(index), row["item_id"], row["asset_key"], message)
 
 
@@ -320,8 +319,7 @@ class LockFile:
         try:
             with open_parquet(self._path, pre_buffer=False, buffer_size=_BUFFER) as file:
                 self.schema = file.schema_arrow
-                message = schema_fault(self.schema)
-                if message is not None:
+                if (message := schema_fault(self.schema)) is not None:
                     raise AssetError(f"{self._path}: not an asset lock: {message}", exit_code=6)
                 if file.metadata.num_rows > ASSETS.rows:
                     raise AssetError(f"{self._path}: more than {ASSETS.rows:,} rows")

@@ -424,8 +424,7 @@ def _probed(
             kind = errors.SourceNotFoundError if probe.missing else errors.FetchError
             faults.append(fault(kind(probe.problem)))
             continue
-        tag = text_fault("etag", probe.facts.etag or "")
-        if tag is not None:
+        if (tag := text_fault("etag", probe.facts.etag or "")) is not None:
             faults.append(fault(errors.AssetError(f"its store says what no lock holds: {tag}")))
             continue
         size = probe.facts.size_bytes
@@ -526,8 +525,7 @@ def _with_checksum(stores: Stores, row: AssetRow, probe: Probe) -> Probe:
     locked = row.facts.file_checksum
     if locked is None or probe.facts is None or row.facts.has_other_size(probe.facts):
         return probe
-    name = algorithm_of(locked)
-    if name is None:
+    if (name := algorithm_of(locked)) is None:
         return probe
     try:
         digest = stores.checksum(row.location, name)

@@ -194,8 +194,7 @@ class Relocation:
         found, taken = list[Planned](), dict[str, AssetRow]()
         for row in chosen:
             target = self._target_of(row, to)
-            other = taken.setdefault(target.key, row)
-            if other is not row:
+            if (other := taken.setdefault(target.key, row)) is not row:
                 raise errors.NameCollisionError(
                     f"{one_line(row.label)} and {one_line(other.label)} would both become {target.href()}",
                     hint="--layout item-asset names copies by item and asset",

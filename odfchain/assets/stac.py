@@ -53,8 +53,7 @@ class NoDocumentError(AssetError):
 
 def bytes_of(path: Path) -> bytes:
     """The bytes of a document."""
-    data = fsio.read_start(path, ASSETS.document_bytes + 1)
-    if data is None:
+    if (data := fsio.read_start(path, ASSETS.document_bytes + 1)) is None:
         raise fsio.no_file(path)
     return checked_size(data, str(path))
 
@@ -419,8 +418,7 @@ class Projection:
         if bad:
             raise AssetError(f"{len(bad):,} documents are not STAC: {'; '.join(map(str, bad))}")
         documents = [path for path in targets if path not in faults]
-        taken = [targets[path] for path in documents if targets[path].exists()]
-        if taken:
+        if taken := [targets[path] for path in documents if targets[path].exists()]:
             raise _taken(taken)
         return documents
 
@@ -528,8 +526,7 @@ def _rebase(document: dict[str, Any], path: Path, folder: Path, written: Contain
 
 def _move(item: dict[str, Any]) -> None:
     # readers resolve hrefs against the `self` link, and the lock's own file is not at that place
-    base = _self_link(item)
-    if base is None:
+    if (base := _self_link(item)) is None:
         return
     own = [each for each in item["links"] if isinstance(each, dict) and each.get("rel") == "self"]
     known = any(rel == "canonical" for rel, _ in _links(item))
@@ -672,8 +669,7 @@ def _declare(item: dict[str, Any], name: str) -> None:
 
 def _is_older(document: Mapping[str, Any], name: str) -> bool:
     # it has fields that the newest version of an extension does not know
-    known = _KNOWN.get(name)
-    if known is None:
+    if (known := _KNOWN.get(name)) is None:
         return False
     links, assets = document.get("links"), document.get("assets")
     parts = [document.get("properties"), *(links if isinstance(links, list) else ())]

@@ -250,8 +250,7 @@ class Origins:
     def _span(self, reads: InputReads, path: tuple[str, ...]) -> Span:
         if reads.offsets is None:
             return Span(reads=reads, problem="no records were read")
-        locator = self._find(reads.id).locator
-        if locator is None:
+        if (locator := self._find(reads.id).locator) is None:
             return Span(reads=reads, problem=reads.problem)
         key = (reads.id, reads.offsets)
         if reads.id in path:
@@ -281,8 +280,7 @@ class Origins:
             number = block.block.sequence_number
             if number < first.block.sequence_number:
                 break
-            data = data_event(block).new_data
-            if data is None:
+            if (data := data_event(block).new_data) is None:
                 continue
             if len(contributions) == self._limits.transactions:
                 left_out = (first.block.sequence_number, number)
@@ -639,8 +637,7 @@ class _Records:
                 )
             count += 1
             try:
-                position = self._newest_match(ref, row, key, vocabulary)
-                if position is None:
+                if (position := self._newest_match(ref, row, key, vocabulary)) is None:
                     continue
                 offset = ref.slice.offset_interval.start + position
                 (record,) = self._stored(ref, vocabulary, offset, offset)

@@ -587,8 +587,7 @@ class _GraphReader:
         return key
 
     def inputs(self, key: str) -> list[Edge]:
-        dataset = self.local.get(key)
-        if dataset is None:
+        if (dataset := self.local.get(key)) is None:
             return []
         if key not in self._edges:
             uses: dict[str, tuple[str | None, list[InputUse]]] = {}

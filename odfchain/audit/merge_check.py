@@ -585,8 +585,7 @@ class MergeCheck:
         event = merge.block.block.event
         assert isinstance(event, AddData)  # noqa: S101 - only those have records
         before = DatasetState.read(self._dataset.chain, merge.record.target).watermark
-        mark = event.new_watermark
-        if mark is None or mark == before:
+        if (mark := event.new_watermark) is None or mark == before:
             return
         if event.new_data is not None and (outcome is None or outcome.operations is None):
             return

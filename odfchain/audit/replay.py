@@ -112,8 +112,7 @@ class Replaying:
         remaining = deque(wanted)
         while remaining:
             # a missing input leaves this transaction out; the next ones are planned after it
-            gone = [i for i in _input_ids(remaining[0]) if inputs[i] is None]
-            if gone:
+            if gone := [i for i in _input_ids(remaining[0]) if inputs[i] is None]:
                 reasons = "; ".join(missing_input(aliases.get(i), i) for i in gone)
                 after = remaining[0].hash
                 yield [LeftOut(reasons, remaining.popleft().block.sequence_number, REPLAY)]
@@ -277,8 +276,7 @@ def first_difference(recorded: Path, replayed: Path, *, offset_column: str) -> D
     Offsets are those of `recorded`, and where it has none left, of `replayed`.
     """
     with open_parquet(recorded) as one, open_parquet(replayed) as other:
-        found = _columns(one.schema_arrow, other.schema_arrow)
-        if found is not None:
+        if (found := _columns(one.schema_arrow, other.schema_arrow)) is not None:
             return found
         position = 0
         for left, right in _side_by_side(one, other):
@@ -288,8 +286,7 @@ def first_difference(recorded: Path, replayed: Path, *, offset_column: str) -> D
                     return None
                 at = _offset(rest, 0, offset_column, position)
                 return Difference(at, None, _row(left), _row(right))
-            differs = _in_batch(left, right)
-            if differs is not None:
+            if (differs := _in_batch(left, right)) is not None:
                 row, index = differs
                 return Difference(
                     _offset(left, row, offset_column, position),

@@ -147,8 +147,7 @@ class SignedStatements:
             return []
         found: list[tuple[SignedLine[T], T, bool]] = []
         for line in file.lines_of(content, dataset_id) if dataset_id is not None else ():
-            item = line.statement
-            if item is None:
+            if (item := line.statement) is None:
                 yield fault(check, path, f"line {line.number}: {line.message}")
                 continue
             about = file.about(item)
@@ -271,8 +270,7 @@ class SignedStatements:
             return
         rows = _Rows(self.run.dataset, self.run.progress)
         for line in lines:
-            data = self._stored_document(line, PROFILES)
-            if data is None:
+            if (data := self._stored_document(line, PROFILES)) is None:
                 yield LeftOut(f"the profile {line.object} is not here", line.sequence_number, PROFILES)
                 continue
             if isinstance(data, Fault):

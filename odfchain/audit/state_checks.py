@@ -101,8 +101,7 @@ class CheckedRows:
 
     def check_corrections(self) -> Checking[None]:
         """Every row that takes another back finds it."""
-        asked = [item for item in self.slices if item.takes_back]
-        if not asked:
+        if not (asked := [item for item in self.slices if item.takes_back]):
             return
         if not self.complete:
             yield Skipped(

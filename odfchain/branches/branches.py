@@ -84,8 +84,7 @@ class BlockGraph:
 
     def fork(self, one: Multihash, other: Multihash) -> Multihash:
         """The last common block of two chains."""
-        found = self._forks.get((one, other))
-        if found is None:
+        if (found := self._forks.get((one, other))) is None:
             found = self._fork(one, other)
             self._forks[one, other] = self._forks[other, one] = found
         return found
@@ -98,8 +97,7 @@ class BlockGraph:
         found = None
         while beyond - common > 1:
             middle = (common + beyond) // 2
-            block = mine.at(middle)
-            if block is not None and block == theirs.at(middle):
+            if (block := mine.at(middle)) is not None and block == theirs.at(middle):
                 common, found = middle, block
             else:
                 beyond = middle
@@ -124,8 +122,7 @@ class BlockGraph:
         yield from list(self._known)
         while self._waiting:
             files = self._dataset.on(self._waiting.pop(0))
-            head = files.chain.head()
-            if head is not None:
+            if (head := files.chain.head()) is not None:
                 self._known.append((files, head, files.chain.get(head).sequence_number))
                 yield self._known[-1]
 
@@ -296,8 +293,7 @@ class Branches:
         dataset = self.dataset
         there = on_branch(dataset, check_branch_name(name))
         block = DatasetState.read(there.chain).head
-        merged = _is_merged(there, block)
-        if not merged and not force:
+        if not (merged := _is_merged(there, block)) and not force:
             raise errors.WorkspaceError(
                 f"{dataset.alias}: branch {name!r} has blocks that neither the head nor another branch has, "
                 "or has merged",

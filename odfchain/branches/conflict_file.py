@@ -179,8 +179,7 @@ def _decided(line: _Line, choice: _DecidedRows, resolution: Resolution) -> _Line
         line.take = resolution.side
         choice.take(line, line.take)
         return line
-    decision = resolution.decisions.get((line.key, line.column))
-    if decision is None:
+    if (decision := resolution.decisions.get((line.key, line.column))) is None:
         line.problem = "is not decided"
     elif stale := [s for s in ("ours", "theirs") if getattr(decision, s) != getattr(line, s)]:
         now = [getattr(line, side) or "no row" for side in stale]
@@ -416,8 +415,7 @@ def read_resolution(given: str | Path | None, data: pa.Schema, key: Sequence[str
     if given in _SIDES:
         return Resolution.of_side(str(given))
     path = Path(given)
-    found = read_regular(path, MOST_BYTES, follow=True)
-    if found is None:
+    if (found := read_regular(path, MOST_BYTES, follow=True)) is None:
         raise UsageError(
             f"{path}: no such file", hint="--resolve takes ours, theirs, or a file of --conflicts"
         )
@@ -473,8 +471,7 @@ class _File:
         return BadInputError(f"line {number:,}: {message}", file=str(self._path), hint=hint)
 
     def _check_columns(self, number: int, names: Sequence[str]) -> None:
-        missing = [name for name in self._needed if name not in names]
-        if missing:
+        if missing := [name for name in self._needed if name not in names]:
             raise self.wrong(
                 number,
                 f"there is no column {', '.join(map(one_line, missing))}",

@@ -391,8 +391,7 @@ def _wanted(dataset: DatasetFiles, state: DatasetState) -> Wanted:
             f"{dataset.alias} is a derivative dataset: its data are computed",
             hint="correct the inputs that it is computed from",
         )
-    schema = state.schema
-    if schema is None:
+    if (schema := state.schema) is None:
         raise errors.UsageError(f"{dataset.alias} has no rows yet, so there is nothing to correct")
     if not state.primary_key:
         raise errors.UsageError(

@@ -374,8 +374,7 @@ class ForeignKeys:
             return rows
         if (pending := self.pending.get(key.dataset)) is not None:
             return pending
-        dataset = self.find(key.dataset)
-        if dataset is None:
+        if (dataset := self.find(key.dataset)) is None:
             return None
         dataset = dataset.on_or_head(rows.dataset.ref)
         return Rows.up_to(dataset, DatasetState.read(dataset.chain, self.references.get(key.dataset)))

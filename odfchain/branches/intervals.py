@@ -161,8 +161,7 @@ class MergedColumns:
                 name = renamed.get(column.name, column.name)
                 if name in names.columns and column.name not in renamed:
                     raise _cannot_merge(name, "is a system column on one side and data on the other")
-                mine = merged.get(name)
-                if mine is not None:
+                if (mine := merged.get(name)) is not None:
                     _check_types(mine, column)
                 else:
                     kind = column.type if first is None else ds.optional(column.type)

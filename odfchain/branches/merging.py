@@ -350,8 +350,7 @@ def _reverted(graph: BlockGraph, target: DatasetState, source: Multihash) -> Ite
         number = block.block.sequence_number
         if number <= oldest:
             return
-        record = understood_record(block.block.event)
-        if record is None:
+        if (record := understood_record(block.block.event)) is None:
             continue
         if record.mode is MergeMode.REVERT:
             reverted[record.base[0]] = number
@@ -375,8 +374,7 @@ def _polled(target: DatasetState) -> Iterator[str]:
 
 def _polls_itself(target: DatasetState) -> bool:
     # true if the state came by a poll on this branch, not with the merge of a branch that polls
-    state = target.source_state
-    if state is None:
+    if (state := target.source_state) is None:
         return False
     first: HashedBlock | None = None
     for block in target.chain.nearest_all("AddData", head=target.head):

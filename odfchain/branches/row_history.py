@@ -110,8 +110,7 @@ class RowHistory:
 
     def changes(self, locate: Locate) -> pa.Table:
         """Every change, oldest first: as `Diff.changes`, with block, offset and system time."""
-        schema = self._columns
-        if not schema:
+        if not (schema := self._columns):
             return schema.empty_table()
         parts, blocks = [schema.empty_table()], [np.zeros(0, np.int64)]
         for ref in self.state.slices():
@@ -148,8 +147,7 @@ class RowHistory:
                 f"not {one_line(', '.join(given)) or 'nothing'}",
                 hint=f"write {' '.join(f'{one_line(name)}=VALUE' for name in key)}",
             )
-        schema = self._columns
-        if not schema:
+        if not (schema := self._columns):
             return _Sought(self.state, schema, key, pa.RecordBatch.from_pylist([]))
         columns = [_cell(name, given[name], schema.field(name).type) for name in key]
         return _Sought(self.state, schema, key, pa.RecordBatch.from_arrays(columns, list(key)))

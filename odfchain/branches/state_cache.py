@@ -192,8 +192,7 @@ def _start(
     found = None
     for ref in state.slices_newest_first():
         end = ref.slice.offset_interval.end
-        path = known.get(ref.block_hash)
-        if path is not None and cache.verified(path):
+        if (path := known.get(ref.block_hash)) is not None and cache.verified(path):
             found = _Start(path, end, 0, kept=True)
             break
         if checkpoint is not None and checkpoint.path is not None and end <= checkpoint.last_offset:

@@ -83,8 +83,7 @@ def branch_list(dataset: str = argument(DATASET), output: str = formats()) -> No
     """
     found = open_workspace()[dataset]
     people = output == "table"
-    branches = list(found.branches())
-    if not branches and people:
+    if not (branches := list(found.branches())) and people:
         say(f"no branches yet; make one with `odfchain branch create {found.alias} NAME`")
         return
     rows = [branch.to_document() for branch in branches]

@@ -53,8 +53,7 @@ def inspect_schema(
     output: str = formats("table", "ddl", "json", "yaml", "ndjson", "csv"),
 ) -> None:
     """Show a dataset's schema, with system columns."""
-    schema = opened(dataset).schema
-    if schema is None:
+    if (schema := opened(dataset).schema) is None:
         raise errors.DatasetNotFoundError(
             f"{dataset} has no schema yet", hint="it gets one with its first data"
         )
@@ -82,8 +81,7 @@ def inspect_profile(
     Nothing is computed: `odfchain profile` does that. It may be of an earlier block with the same rows.
     """
     found_at = opened(dataset)
-    found = found_at.known_profile()
-    if found is None:
+    if (found := found_at.known_profile()) is None:
         raise errors.PointNotFoundError(
             f"no profile of the rows of {found_at.label} is here",
             hint=f"`odfchain profile {dataset}` makes one",
@@ -349,8 +347,7 @@ def blame_command(
     found = opened(dataset)
     with TerminalProgress().later("Looking for the inputs of the record"):
         if offset is None:
-            newest = found.history(key_values(key), limit=1)
-            if not newest:
+            if not (newest := found.history(key_values(key), limit=1)):
                 raise errors.UsageError("no row with this key was ever recorded there")
             offset = newest[0].offset
         blame = found.blame(offset, last, recursive=recursive)
@@ -420,8 +417,7 @@ def _block_bytes(source: str) -> bytes:
     except errors.InvalidIdError:
         raise errors.UsageError(f"{source}: no such file, and not a block hash") from None
     for dataset in open_workspace():
-        data = dataset.block_bytes(name)
-        if data is not None:
+        if (data := dataset.block_bytes(name)) is not None:
             return data
     raise errors.DatasetNotFoundError(f"no dataset of this workspace has the block {name}")
 

@@ -52,8 +52,7 @@ def engine_status(output: str = formats("table", "json")) -> None:
 @command("stop", engine_command)
 def engine_stop() -> None:
     """End the Spark session that stays. Commands that use it finish first."""
-    ended = ask_server("stop")
-    if ended is None:
+    if (ended := ask_server("stop")) is None:
         say("no session stays")
     elif ended["clients"]:
         say(f"it ends with the commands that use it: {', '.join(map(str, ended['clients']))}")

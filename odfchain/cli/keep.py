@@ -437,8 +437,7 @@ def _tell_gc(found: list[Collected], *, dry_run: bool) -> None:
     word = "would be removed" if dry_run else "removed"
     files = sum(kind.files for item in found for kind in item.removed)
     say(f"{counted(files, 'file')} {word}, {human_size(sum(item.bytes for item in found))}")
-    young = sum(item.young.files for item in found)
-    if young:
+    if young := sum(item.young.files for item in found):
         size = human_size(sum(item.young.bytes for item in found))
         say(f"{counted(young, 'object')} ({size}) not needed, but too young")
     for item in found:
@@ -447,8 +446,7 @@ def _tell_gc(found: list[Collected], *, dry_run: bool) -> None:
         if item.referrers:
             who = ", ".join(item.referrers)
             say(f"{item.dataset}: changes stay that {who} refers to; --break-references gives them up")
-    kept = sum(len(item.kept_refs) for item in found)
-    if kept:
+    if kept := sum(len(item.kept_refs) for item in found):
         until = max((item.kept_until for item in found if item.kept_until), default=None)
         when = f"kept, the newest at least until {until};" if until else "kept;"
         say(f"{counted(kept, 'overwritten head')} {when} --drop-refs gives up the old ones")

@@ -171,8 +171,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - nothing is above it
         if was_interrupted(error):
             return _interrupted()
-        known = known_error(error)
-        if known is not None and (known is error or not debug):
+        if (known := known_error(error)) is not None and (known is error or not debug):
             report_error(known)
             return known.exit_code
         if debug:

@@ -391,8 +391,7 @@ def token_for(urls: Iterable[PeerUrl]) -> str | None:
     """
     token = os.environ.get(_VARIABLE)
     web = [url for url in urls if url.protocol in ("http", "https")] if token else []
-    origins = {f"{url.protocol}://{url.authority}": url for url in web}
-    if not origins:
+    if not (origins := {f"{url.protocol}://{url.authority}": url for url in web}):
         return None
     if len(origins) > 1:
         servers = " and ".join(sorted(origins))

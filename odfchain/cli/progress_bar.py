@@ -46,8 +46,7 @@ def work_line(done: WorkDone, width: int) -> str:
 
 
 def _rows(done: WorkDone) -> str:
-    known = [count for count in (done.rows, done.total_rows) if count]
-    if not known:
+    if not (known := [count for count in (done.rows, done.total_rows) if count]):
         return ""
     name, size = next((u for u in (("G rows", 10**9), ("M rows", 10**6)) if known[-1] >= u[1]), ("rows", 1))
     numbers = (f"{count:,}" if size == 1 else f"{count / size:,.1f}" for count in known)
@@ -214,8 +213,7 @@ def _amounts() -> ProgressColumn:
 
     class Amounts(ProgressColumn):
         def render(self, task: Task) -> Text:
-            amount = task.fields["amount"]
-            if amount is None:
+            if (amount := task.fields["amount"]) is None:
                 return Text("")
             done = amount(task.completed)
             return Text(f"{done} of {amount(task.total)}" if task.total else done)
@@ -242,8 +240,7 @@ def one_by_one(
                 raise KeyboardInterrupt from error
             from odfchain.spark.known_errors import known_error
 
-            known = known_error(error)
-            if known is None:
+            if (known := known_error(error)) is None:
                 raise
             progress.stop()
             # reported at once, and by its name where there are several

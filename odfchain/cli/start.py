@@ -360,8 +360,7 @@ def help_command(
         return
     topic, pages = topics[0], _pages()  # a command of a group is on the page of the group
     command = group.get_command(root, topic)
-    page = pages.get((command and command.name) or topic)
-    if page is None:
+    if (page := pages.get((command and command.name) or topic)) is None:
         near = difflib.get_close_matches(topic, pages, n=3)
         raise errors.UsageError(
             f"no page about {topic!r}",
@@ -459,8 +458,7 @@ def questions(
     asked = []
     for source, snapshot in found:
         effects = Effect.of(snapshot.metadata)
-        waiting = [effect for effect in effects if not is_allowed(effect, source)]
-        if waiting:
+        if waiting := [effect for effect in effects if not is_allowed(effect, source)]:
             commands = any(effect.is_command for effect in waiting)
             to = tuple(effect.host for effect in waiting if not effect.is_command)
             texts = tuple(effect.text for effect in effects)

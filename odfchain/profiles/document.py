@@ -122,8 +122,7 @@ def _descriptive(dataset: DatasetFiles, state: DatasetState, options: ProfileOpt
 
 def _changes(dataset: DatasetFiles, state: DatasetState) -> str:
     # such as `43 added, 57 corrected`; empty where the block has no rows stored here
-    data = getattr(state.head_block.event, "new_data", None)
-    if data is None:
+    if (data := getattr(state.head_block.event, "new_data", None)) is None:
         return ""
     path = dataset.data.path(data.physical_hash)
     operation = state.vocabulary.operation_type_column
@@ -311,8 +310,7 @@ def _numeric(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]:
     }
     if t.is_floating(totals.type):
         found["non_finite_count"] = totals.non_finite
-    order = _distribution(totals, sample)
-    if order is None:
+    if (order := _distribution(totals, sample)) is None:
         return found
     found["quantiles"] = order.quantiles(range(101))
     found["percentiles"] = {f"p{p}": found["quantiles"][p] for p in reader.PERCENTILES}

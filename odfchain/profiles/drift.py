@@ -307,8 +307,7 @@ def _schema(one: ComparedProfile, other: ComparedProfile, policy: DriftPolicy) -
         *(("added", name, f"{after[name].dtype} is new") for name in after if name not in before),
     ]
     for what, name, text in changes:
-        reaction = getattr(policy.schema, what)
-        if reaction is not Reaction.IGNORE:
+        if (reaction := getattr(policy.schema, what)) is not Reaction.IGNORE:
             fails = reaction is Reaction.FAIL
             yield DriftLine(f"schema {what}", name, None, 0.0 if fails else None, fails, text)
     for name in before:

@@ -68,12 +68,10 @@ class CommitProfiles:
         dataset, state, schema, names = (
             proposed.dataset, proposed.state, proposed.schema, proposed.vocabulary,
         )  # fmt: skip
-        last = next(state.slices_newest_first(), None)
-        if last is None:
+        if (last := next(state.slices_newest_first(), None)) is None:
             return None
         earlier = DatasetState.read(dataset.chain, last.block_hash)
-        before = kept_profile(dataset, earlier.head)
-        if before is None:
+        if (before := kept_profile(dataset, earlier.head)) is None:
             before = profile_of(dataset, earlier, progress=self.progress)
             keep_profile(dataset, before)
         paths = {each.physical_hash: slice_path(dataset, each) for each in proposed.staged}

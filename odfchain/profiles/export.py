@@ -204,8 +204,7 @@ class _TableExport:
     def of_state(self) -> Exported:
         # the table has one version, with the rows in force
         name = f"state-{self._state.head}.parquet"
-        there = self._table.files()
-        if there:
+        if there := self._table.files():
             self._check_state(there)
             if name in there:
                 return self._done([], 0, frozenset([name]), ())
@@ -250,8 +249,7 @@ class _TableExport:
         found = []
         operation = quoted(self._state.vocabulary.operation_type_column)
         reported = [version.stats.column(operation) for version in versions]
-        others = sum(stats is None or stats.high != 0 for stats in reported)
-        if others:
+        if others := sum(stats is None or stats.high != 0 for stats in reported):
             found.append(
                 f"{others:,} of {counted(len(versions), 'slice')} correct or take back records, which "
                 "readers see one by one: --rows state exports the rows in force"

@@ -173,8 +173,7 @@ class IcebergFolder:
             if found is None:
                 continue
             nulls[field.field_id] = found.null_count
-            bounds = exact_bounds(found, kind)
-            if bounds is not None:
+            if (bounds := exact_bounds(found, kind)) is not None:
                 lows[field.field_id], highs[field.field_id] = (to_bytes(field.field_type, b) for b in bounds)
         return DataFile.from_args(
             content=DataFileContent.DATA,

@@ -220,8 +220,7 @@ class EncodedColumn:
             return cls(kind, rows, valid, None, of_all.dictionary, None, codes, words)
         bits = words_of(given)
         numbers = _numbers(given, bits)
-        least = _least_of_near(numbers, kind)
-        if least is None:
+        if (least := _least_of_near(numbers, kind)) is None:
             return cls(kind, rows, valid, numbers, None, None, None, hashes_of_words(bits, seed))
         codes = (numbers - numbers.dtype.type(least)).astype(np.intp)
         all_near = np.arange(int(codes.max()) + 1, dtype=np.uint64) + np.uint64(least % 2**64)

@@ -146,8 +146,7 @@ def checked_name(text: str) -> str:
 
 def made_token(name: str, allow: Iterable[str], now: Timestamp) -> NewToken:
     """A new token with these rights."""
-    grants = tuple(dict.fromkeys(Grant.parse(text) for text in allow))
-    if not grants:
+    if not (grants := tuple(dict.fromkeys(Grant.parse(text) for text in allow))):
         raise errors.UsageError("a token needs a right", hint="name it, such as --allow push:NAME")
     text = "ka_" + base64.b32encode(secrets.token_bytes(_RANDOM_BYTES)).decode("ascii").lower()
     return NewToken(AccessToken(checked_name(name), digest_of(text).hex(), grants, now), text)
@@ -160,8 +159,7 @@ def digest_of(text: str) -> bytes:
 
 def holder(authorization: str | None, tokens: Iterable[AccessToken]) -> AccessToken | None:
     """The token that a header `Authorization` shows; all are compared, each in constant time."""
-    shown = _BEARER.fullmatch(authorization or "")
-    if shown is None:
+    if (shown := _BEARER.fullmatch(authorization or "")) is None:
         return None
     digest, found = digest_of(shown[1]), None
     for token in tokens:

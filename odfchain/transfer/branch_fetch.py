@@ -101,8 +101,7 @@ def merged_into(
     """Merged blocks of the chain up to `head`, oldest merge first, as far as they are here."""
     sources: list[Multihash] = []
     for merge in dataset.chain.nearest_all(MERGE, head=head):
-        names = merged_names(merge.block.event)
-        if names and until(names[0]):
+        if (names := merged_names(merge.block.event)) and until(names[0]):
             # sources are sent oldest first: `until` holds for those of older merges, too
             break
         sources += names[:1]

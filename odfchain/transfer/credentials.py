@@ -55,8 +55,7 @@ class Credentials:
     @classmethod
     def of_user(cls) -> Credentials:
         """The user's own."""
-        named = os.environ.get(VARIABLE)
-        if named:
+        if named := os.environ.get(VARIABLE):
             return cls(Path(named))
         return cls(user_folder() / "credentials.json")
 
@@ -71,8 +70,7 @@ class Credentials:
 
     def put(self, url: PeerUrl, token: str) -> str:
         """Durably keep a token, in place of the one before; returns the origin that it is for."""
-        origin = url.origin
-        if origin is None:
+        if (origin := url.origin) is None:
             raise errors.UnsupportedPeerError(f"{url}: a token is for a server (http, https; ports to 65535)")
         token = checked_token(token)
         fsio.make_folder(self.path.parent, mode=0o700)
@@ -87,8 +85,7 @@ class Credentials:
             return []
         with fsio.locked(self._lock):
             known = self._read()
-            gone = sorted(o for o in known if url is None or o == url.origin)
-            if gone:
+            if gone := sorted(o for o in known if url is None or o == url.origin):
                 self._write({o: token for o, token in known.items() if o not in gone})
         return gone
 

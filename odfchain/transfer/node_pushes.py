@@ -105,8 +105,7 @@ class PushedTransport(Transport):
 
     @contextmanager
     def open(self, key: str, start: int, cap: int, deadline: Deadline, /) -> Iterator[Opened]:  # noqa: ARG002 - as `Transport`
-        data = self._files.get(key)
-        if data is None:
+        if (data := self._files.get(key)) is None:
             raise AbsentError(f"{self.where}{key}: it was not sent")
         yield Opened(f"{self.where}{key}", Pieces(iter([data[start:]])), len(data), start=start)
 
@@ -269,8 +268,7 @@ class PushServing(Serving):
         if not isinstance(event, Seed):
             return None
         self._new_id = event.dataset_id
-        here = self.workspace.present(self.session.alias)
-        if here is not None:
+        if (here := self.workspace.present(self.session.alias)) is not None:
             seed = here.seed
             if (seed.dataset_id, seed.dataset_kind) == (event.dataset_id, event.dataset_kind):
                 return None
@@ -309,14 +307,12 @@ class PushServing(Serving):
 
     def _strategy(self, file: msg.ObjectFile) -> msg.PushStrategy:
         key = msg.key_of(file)
-        item = self._objects.get(key)
-        if item is None or item.size != file.size:
+        if (item := self._objects.get(key)) is None or item.size != file.size:
             raise FlowError(self.refusal("No block names this object."))
         if self._unnamed[key] < 1:
             raise FlowError(self.refusal("This object is named more often than blocks do."))
         self._unnamed[key] -= 1
-        found = self._strategies.get(key)
-        if found is None:
+        if (found := self._strategies.get(key)) is None:
             method, upload = msg.PushMethod.SKIP_UPLOAD, None
             if not self._is_here(item):
                 self.session.wanted[key] = item.size
@@ -449,8 +445,7 @@ class Writing:
 
     def may_push(self, authorization: str | None, alias: DatasetAlias) -> AccessToken | Status:
         """The token that a request shows, if it is for pushing to this dataset."""
-        token = holder(authorization, self.tokens.list())
-        if token is None:
+        if (token := holder(authorization, self.tokens.list())) is None:
             return _UNKNOWN
         return token if token.may(Right.PUSH, alias) else _FORBIDDEN
 
@@ -681,8 +676,7 @@ async def _pieces(receive: Receive, refusal: Callable[[], Status | None]) -> Asy
 async def _take_signature(
     writing: Writing, alias: DatasetAlias, token: AccessToken, length: int, receive: Receive
 ) -> Status:
-    head = writing.sessions.awaits(alias, token)
-    if head is None:
+    if (head := writing.sessions.awaits(alias, token)) is None:
         return _UNNAMED
     if length > SignedFile.HEAD.limit:
         return 400, "this is not a signature"
@@ -699,8 +693,7 @@ async def _take_signature(
     peer = Store(PushedTransport(f"what is pushed to {alias}: ", head, signature=data))
 
     def judged() -> bool:
-        offer = read_offer(peer, NO_POLICY)
-        if offer is None or not offer.fits:
+        if (offer := read_offer(peer, NO_POLICY)) is None or not offer.fits:
             return False  # a pull would keep the owner's word on an older block, too
         outcome = pull_dataset(writing.workspace.reopened(), peer, alias, SyncOptions(onto=head))
         return outcome.signature is not None and outcome.signature.status is SignatureStatus.SIGNED

@@ -422,8 +422,7 @@ class NodeTransport(HttpTransport):
         asked = {msg.object_file(key, size): str(key) for key, size in objects}
         answer = self._channel.ask(msg.PullObjects(object_files=tuple(asked)), msg.PullStrategies)
         for strategy in answer.object_transfer_strategies:
-            key = asked.get(strategy.object_file)
-            if key is not None:
+            if (key := asked.get(strategy.object_file)) is not None:
                 given, name = strategy.download_from, f"{self.where}{key}"
                 # the node names this URL, so it is checked like the target of a redirect
                 self.way_to(given.url, name, self._node_address)
@@ -474,8 +473,7 @@ class NodeTransport(HttpTransport):
 
     def request(self, key: str, name: str, own: HeaderPairs) -> tuple[Route, Callable[[Route], HeaderPairs]]:
         """As `HttpTransport`, but at the address that the node has given, with its headers alone."""
-        given = self._addresses.get(key)
-        if given is None:
+        if (given := self._addresses.get(key)) is None:
             return super().request(key, name, own)
         way = self.way_to(given.url, name, self._node_address)
         target, wanted = way.current, given_headers(given, name)
@@ -503,8 +501,7 @@ class NodeTransport(HttpTransport):
         start, most = 0, SMART.blocks
         while start < len(shipment.blocks):
             names = shipment.blocks[start : start + most]
-            loaded = _loaded(shipment, names)
-            if loaded is None:
+            if (loaded := _loaded(shipment, names)) is None:
                 if len(names) == 1:
                     raise TransferError(f"{self.where}: block {names[0]} does not fit into a message")
                 most = (len(names) + 1) // 2
@@ -599,8 +596,7 @@ class NodeTransport(HttpTransport):
     ) -> None:
         wanted = []
         for strategy in strategies:
-            item = asked.get(strategy.object_file)
-            if item is None:
+            if (item := asked.get(strategy.object_file)) is None:
                 raise CorruptedPeerError(f"{self.where}: the node asks for an object that was not named")
             if strategy.push_strategy is msg.PushMethod.HTTP_UPLOAD:
                 wanted.append((item, strategy))
@@ -632,8 +628,7 @@ class NodeTransport(HttpTransport):
         self, key: ObjectKey, path: Path, strategy: msg.PushStrategy, address: str, stop: threading.Event
     ) -> None:
         name = f"{self.where}{key}"
-        given = strategy.upload_to
-        if given is None:
+        if (given := strategy.upload_to) is None:
             raise CorruptedPeerError(f"{name}: the node wants it and does not say where")
         headers = given_headers(given, name)
         with storage_errors(path):

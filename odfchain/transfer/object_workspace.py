@@ -330,8 +330,7 @@ class SharedWorkspace(SharedStore):
                     except errors.OdfchainError:
                         continue
                     dataset_id = DatasetId.from_multibase(folder.name)
-                    name = names.get(dataset_id)
-                    if name is None:
+                    if (name := names.get(dataset_id)) is None:
                         self._set_aside(folder, Name(dataset_id, here))
                     elif str(name.alias) != str(here):
                         fsio.replace_file(folder / "info" / "alias", str(name.alias).encode())

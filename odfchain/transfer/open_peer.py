@@ -190,8 +190,7 @@ class NamedStores:
 
     def add(self, url: PeerUrl) -> None:
         """Durably remember the server in a URL, if there is one in it."""
-        endpoint = place_of(url).endpoint
-        if endpoint is None or endpoint in self._read():
+        if (endpoint := place_of(url).endpoint) is None or endpoint in self._read():
             return
         fsio.make_folder(self.path.parent, mode=0o700)
         with fsio.locked(self.path.with_suffix(".lock")):

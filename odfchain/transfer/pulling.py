@@ -181,8 +181,7 @@ def begin_pull(
     workspace: WorkspaceFiles, peer: Store, alias: DatasetAlias, options: SyncOptions
 ) -> Iterator[Sync[Arrived, SyncOutcome]]:
     """A pull that has the locks it needs; to be run, or only planned."""
-    offer = read_offer(peer, options.signature or NO_POLICY)
-    if offer is None:
+    if (offer := read_offer(peer, options.signature or NO_POLICY)) is None:
         raise errors.DatasetNotFoundError(
             f"{peer.where}: there is no dataset (no refs/head)",
             hint="check the URL: it ends in the dataset's name; "
@@ -197,8 +196,7 @@ def begin_pull(
     # a pull from elsewhere may find on the way that the store has moved on
     key = _file_key(alias) + ("=" if options.on_demand else "")
     with fsio.locked(incoming / f".lock-{key}"):
-        here = workspace.present(alias)
-        if here is None:
+        if (here := workspace.present(alias)) is None:
             download = Download(peer, incoming / key, options.parallel, options.progress)
             folder = download.area / "dataset"
             DatasetFiles.create_folders(folder, alias)
@@ -454,8 +452,7 @@ def pull_branch_from(
     `where` is remembered as the place that it came from. A branch that has nothing of its own follows the
     peer's also where that was rewound; what is given up stays under a reference.
     """
-    head = peer.head()
-    if head is None:
+    if (head := peer.head()) is None:
         others = peer.branches()
         raise errors.PointNotFoundError(
             f"{peer.where}: no branch {peer.ref!r}",

@@ -135,11 +135,9 @@ class _Push(Sync[PushPlan, PushOutcome]):
 
     def plan(self) -> PushPlan:
         dataset, peer, options = self.dataset, self.peer, self.options
-        head = dataset.chain.head()
-        if head is None:
+        if (head := dataset.chain.head()) is None:
             raise errors.ChainError(f"{dataset.alias}: the dataset has no head")
-        old = peer.head()
-        if old is None and not options.create:
+        if (old := peer.head()) is None and not options.create:
             raise errors.DatasetNotFoundError(f"{peer.where}: no such dataset", hint="allow to create it")
         found = self._compared(head, old)
         overwrites = isinstance(found, Behind | Diverged)

@@ -200,8 +200,7 @@ def with_local_inputs(snapshot: DatasetSnapshot, resolve: Resolve, local: Local)
         # `a/b` is first of all a dataset of the account `a`
         if isinstance(ref, AmbiguousAlias) and resolve(ref) is not None:
             return item
-        found = local(ref)
-        if found is None:
+        if (found := local(ref)) is None:
             return item
         alias = item.alias if item.alias is not None else str(ref)
         return TransformInput(dataset_ref=RemoteDatasetId(None, found.id), alias=alias)

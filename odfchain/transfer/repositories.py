@@ -78,8 +78,7 @@ class Repositories:
         found = PeerUrl.parse(url)
         fsio.make_folder(self._folder)
         with fsio.locked(self.root / "lock"):
-            path = self._find(name)
-            if path is not None:
+            if (path := self._find(name)) is not None:
                 raise errors.NameCollisionError(
                     f"a repository called {path.name!r} already exists: {self._read(path).url}",
                     hint=f"choose another name, or `odfchain repo delete {path.name}` first",
@@ -96,8 +95,7 @@ class Repositories:
     def delete(self, name: RepoName) -> None:
         """Forget a repository; datasets and their aliases stay as they are."""
         with fsio.locked(self.root / "lock"):
-            path = self._find(name)
-            if path is None:
+            if (path := self._find(name)) is None:
                 raise self._unknown(name)
             with fsio.storage_errors(path):
                 path.unlink()
@@ -114,8 +112,7 @@ class Repositories:
 
     def get(self, name: RepoName) -> PeerUrl:
         """The URL of a repository."""
-        found = self.find(name)
-        if found is None:
+        if (found := self.find(name)) is None:
             raise self._unknown(name)
         return found
 
@@ -155,8 +152,7 @@ class Repositories:
         paths = {}
         with fsio.storage_errors(self._folder), contextlib.suppress(FileNotFoundError):
             for path in self._folder.iterdir():
-                name = _name_of(path)
-                if name is not None:
+                if (name := _name_of(path)) is not None:
                     paths[name] = path
         return paths
 
@@ -255,8 +251,7 @@ class RepositoryIndex:
         made = {}
         for dataset in datasets:
             try:
-                head = dataset.chain.head()
-                if head is None:
+                if (head := dataset.chain.head()) is None:
                     continue
                 stamp = (head, os.stat(dataset.folder / "data").st_mtime_ns)  # noqa: PTH116 - as cheap as can be
                 before = self._made.get(dataset.folder)
@@ -387,8 +382,7 @@ def _id_at(url: PeerUrl, head: Multihash, options: PeerOptions) -> DatasetId | N
         for _ in range(SHARING.hinted_blocks):
             assert name is not None  # noqa: S101 - what has no previous block ends the loop
             data = peer.block(name)
-            name = decode_header(data).prev_block_hash
-            if name is None:
+            if (name := decode_header(data).prev_block_hash) is None:
                 event = decode_block(data).event
                 return event.dataset_id if isinstance(event, Seed) else None
     return None

@@ -322,8 +322,7 @@ class Sharing:
         """The same, but at a node with several accounts, where none is named: the dataset of the token's."""
         if not url.is_smart:
             return ref, url
-        account = NodeAccounts(url).account(options.token_for(url))
-        if account is None:
+        if (account := NodeAccounts(url).account(options.token_for(url))) is None:
             return ref, url
         prefix, _, name = ref.rstrip("/").rpartition("/")
         named = f"{prefix}/{account}/{name}"
@@ -332,8 +331,7 @@ class Sharing:
 
 def known_place(dataset: DatasetFiles, kind: AliasKind, hint: str) -> str:
     """The place of a dataset that was used last."""
-    known = aliases(dataset, kind)
-    if not known:
+    if not (known := aliases(dataset, kind)):
         what = "comes from" if kind is AliasKind.PULL else "is to be pushed to"
         raise errors.UsageError(f"it is not known where {dataset.alias} {what}", hint=hint)
     return known[0]

@@ -139,8 +139,7 @@ def read_offer(
 
 
 def _read(peer: Store) -> Offer | None:
-    head = peer.head()
-    if head is None:
+    if (head := peer.head()) is None:
         return None
     try:
         return Offer(head, peer.signed(SignedFile.HEAD))
@@ -300,11 +299,9 @@ class SeenHeads:
     def get(self, dataset_id: DatasetId) -> Seen | None:
         """The newest block seen of a dataset, None when it was never seen; `StoreError` if damaged."""
         path = self._path(dataset_id)
-        data = fsio.read_start(path, _READ_BYTES)
-        if data is None:
+        if (data := fsio.read_start(path, _READ_BYTES)) is None:
             return None
-        found = _TEXT.fullmatch(data.decode("ascii", "replace"))
-        if found is None:
+        if (found := _TEXT.fullmatch(data.decode("ascii", "replace"))) is None:
             raise self._damaged(dataset_id)
         return Seen(int(found[1]), Multihash.parse(found[2]), found[3])
 
@@ -312,8 +309,7 @@ class SeenHeads:
         """The owner's signed head that was seen, verified anew; None when it was never signed."""
         if seen is None or seen.signature is None:
             return None
-        signed = _owners_head(seen.signature.encode(), dataset_id)
-        if signed is None:
+        if (signed := _owners_head(seen.signature.encode(), dataset_id)) is None:
             raise self._damaged(dataset_id)
         return signed
 
@@ -443,8 +439,7 @@ class Examination:
             seen = known = None
         self.forgets = self.force and (seen is None or theirs(seen.sequence_number) != seen.head)
         found = _judge(self.offer, dataset_id, number, theirs)
-        offered = _claim(found.text, dataset_id, theirs, read)
-        if offered is not None:
+        if (offered := _claim(found.text, dataset_id, theirs, read)) is not None:
             signed = offered.signed
             if signed.sequence_number > number or theirs(signed.sequence_number) != signed.head:
                 # the signed block is not in the chain that came with it: of its history nothing is known
@@ -532,8 +527,7 @@ class Examination:
             self._not_taken(SNAPSHOTS.many, merged.damaged)
 
     def _keep(self, file: LineFile[T], dataset: DatasetFiles, believed: Sequence[Did]) -> Merged:
-        received = self._received.get(file.key)
-        if received is None:
+        if (received := self._received.get(file.key)) is None:
             return Merged(0)
         try:
             accept = file.of_chain(dataset.chain.by_number(self.offer.head))
@@ -606,8 +600,7 @@ def _push_lines(
     file: LineFile[T], dataset: DatasetFiles, peer: Store, block_at: BlockAt, trusted: Sequence[Did]
 ) -> None:
     wanted = file.of_chain(block_at)
-    ours = file.valid(file.content(dataset.folder), dataset.id, wanted)
-    if not ours:
+    if not (ours := file.valid(file.content(dataset.folder), dataset.id, wanted)):
         return
     place = SignedFile(file.key)
     there = _there(peer, place)

@@ -100,8 +100,7 @@ class Selection:
     def marked(cls, dataset: DatasetFiles) -> Selection:
         """The selection of later pulls of a dataset: everything, unless it is a partial copy."""
         path = mark_path(dataset)
-        data = fsio.read_start(path, _READ_BYTES)
-        if data is None:
+        if (data := fsio.read_start(path, _READ_BYTES)) is None:
             return EVERYTHING
         try:
             return read_json(cls, data, _READ_BYTES)

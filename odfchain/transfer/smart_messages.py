@@ -373,8 +373,7 @@ def without_payload(text: str) -> tuple[str, bytes | None]:
 
     None where there is no such list, or one that is written in another way; then the text is what it was.
     """
-    found = _PAYLOAD.search(text)
-    if found is None or _PARTED.search(text, *found.span(1)):
+    if (found := _PAYLOAD.search(text)) is None or _PARTED.search(text, *found.span(1)):
         return text, None
     data = _read_numbers(found[1].encode("ascii").translate(None, _BLANK)[1:-1])
     return (text, None) if data is None else (f"{text[: found.start(1)]}NaN{text[found.end() :]}", data)

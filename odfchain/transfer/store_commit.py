@@ -538,8 +538,7 @@ class SharedRefStore(LocalRefStore):
             try:
                 known[name] = None, self.stored.bucket.replace(name, version, None)
             except WriteRefusedError:  # by another writer, or by our own request that was repeated
-                head = self.stored.look(name)
-                if head is not None:
+                if (head := self.stored.look(name)) is not None:
                     self.stored.refuse_conflict(name, expected, head)
             with contextlib.suppress(errors.TransferError):
                 self.stored.peer(name).put_signed(SignedFile.HEAD, None)

@@ -286,8 +286,7 @@ class PeerLinks:
             with contextlib.suppress(
                 errors.OdfchainError
             ):  # it only saves time; what is wrong shows without it
-                hint = self._peer.hint(number + 1)
-                if hint:
+                if hint := self._peer.hint(number + 1):
                     here = self._spool.names()
                     self._prefetch = Prefetch(
                         _below(hint, number + 1, head),

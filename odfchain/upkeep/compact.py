@@ -321,8 +321,7 @@ def _without_data(chain: Sequence[HashedBlock], kind: DatasetKind) -> tuple[list
 
 
 def _retargeted(event: ev.MetadataEvent, renamed: dict[Multihash | None, Multihash]) -> ev.MetadataEvent:
-    record = understood_record(event)
-    if record is None or not isinstance(event, ev.AddData):
+    if (record := understood_record(event)) is None or not isinstance(event, ev.AddData):
         return event
     # the merge's target has a new hash
     target = renamed.get(record.target, record.target)
@@ -472,8 +471,7 @@ class Compaction(Rewriting):
         heads = [(self.dataset.chain.head(ref), ref) for ref in refs]
         waiting = [(head, ref) for head, ref in heads if head is not None]
         for found in chain if merges else ():
-            record = understood_record(found.block.event)
-            if record is not None:
+            if (record := understood_record(found.block.event)) is not None:
                 names = garbage.merged_blocks(self.dataset, found.block)
                 waiting += [(name, record.source_ref) for name in names]
         needing: set[str] = set()
@@ -586,8 +584,7 @@ class Compaction(Rewriting):
         if self.dataset.kind is DatasetKind.DERIVATIVE:
             return  # its data can be computed again
         saved = frozenset[Multihash]().union(*(place.has for place in plan.places))
-        lacking = [name for name in plan.replaced if name not in saved]
-        if lacking:
+        if lacking := [name for name in plan.replaced if name not in saved]:
             raise errors.WorkspaceError(
                 f"{plan.dataset}: the data of {len(lacking):,} blocks would be given up and may be nowhere "
                 "else",

@@ -280,8 +280,7 @@ class Fsck:
         whole = head is not None and self._chain(head)
         good = {HEAD: head} if whole and head is not None else {}
         for name in ref_names(self.dataset)[1:]:
-            other = self._other_ref(name)
-            if other is not None and self._chain(other):
+            if (other := self._other_ref(name)) is not None and self._chain(other):
                 good[name] = other
         self._merged()
         self._objects()
@@ -312,8 +311,7 @@ class Fsck:
         if head is not None:
             return head
         known = candidates(self.workspace, self.dataset, self.peer)
-        chosen = self._chosen(known)
-        if chosen is None:
+        if (chosen := self._chosen(known)) is None:
             listed = ", ".join(f"{c.head} (block {c.sequence_number:,})" for c in known[:8])
             hint = _NAME_A_COPY
             if known:
@@ -326,8 +324,7 @@ class Fsck:
         return chosen.head
 
     def _chosen(self, known: list[HeadCandidate]) -> HeadCandidate | None:
-        wanted = self.head
-        if wanted is None:
+        if (wanted := self.head) is None:
             return known[0] if len(known) == 1 and known[0].proof is not None else None
         if not _StoredBlocks(self.dataset).is_complete(wanted):
             raise errors.UsageError(
@@ -436,8 +433,7 @@ class Fsck:
         path = self.dataset.folder / str(key)
         self._report.objects += 1
         # what has the right hash is good, at any size that was signed
-        problem = _problem(path, key, None if key.kind.describes else size)
-        if problem is None:
+        if (problem := _problem(path, key, None if key.kind.describes else size)) is None:
             self._report.bytes += path.stat().st_size
             return True
         kind = _KINDS[key.kind]
@@ -449,8 +445,7 @@ class Fsck:
             return False
         if self._area is None:
             self._area = self._resources.enter_context(self.dataset.staging())
-        brought = self._bring(key, size, self._area)
-        if brought is None:
+        if (brought := self._bring(key, size, self._area)) is None:
             more = ", or remove the file: it can be made again" if key.kind.describes else ""
             self._find(kind, path, problem, hint=_NAME_A_COPY + more)
             return False

@@ -391,8 +391,7 @@ class _Collection:
         if not self.options.dry_run:
             refs = refs_of(self.dataset)
             for name in dropped:
-                head = refs.get(name)
-                if head is not None:
+                if (head := refs.get(name)) is not None:
                     refs.remove(name, head)
             KeptFooters(self.dataset).drop(needed.of(ObjectKind.DATA).__contains__)
         removed, young_files, young_bytes = [], 0, 0

@@ -160,8 +160,7 @@ class Rewriting:
         if self.dataset.ref != HEAD or not decides:
             return  # of branches nothing is remembered
         memory = SeenHeads(self.workspace.root / "seen")
-        known = memory.get(dataset_id)
-        if known is not None and known.head in dropped:
+        if (known := memory.get(dataset_id)) is not None and known.head in dropped:
             memory.remember(dataset_id, now, lower=True)
 
 

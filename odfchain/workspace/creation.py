@@ -71,8 +71,7 @@ def _read_step(read: ReadStep, path: str, *, prepared: bool) -> ReadStep:
         ("dateFormat", "date_format", check_date_format),
         ("timestampFormat", "timestamp_format", check_timestamp_format),
     ):
-        text = getattr(read, name, None)
-        if text is not None:
+        if (text := getattr(read, name, None)) is not None:
             _at(child_path(path, key), check, text)
     where = child_path(path, "schema")
     if read.schema is not None and read.ddl_schema is not None:
@@ -292,8 +291,7 @@ def _resolved_inputs(
 ) -> tuple[ev.TransformInput, ...]:
     resolved, missing = [], []
     for item in inputs:
-        dataset_id = _resolve(item.dataset_ref, resolve)
-        if dataset_id is None:
+        if (dataset_id := _resolve(item.dataset_ref, resolve)) is None:
             missing.append(str(item.dataset_ref))
             continue
         alias = item.alias if item.alias is not None else str(item.dataset_ref)
@@ -411,8 +409,7 @@ def _in_force(event: ev.MetadataEvent, state: DatasetState) -> bool:
 
 
 def _declared_schema(state: DatasetState) -> DataSchema | None:
-    schemas = list(state.chain.nearest_all("SetDataSchema", head=state.head))
-    if not schemas:
+    if not (schemas := list(state.chain.nearest_all("SetDataSchema", head=state.head))):
         return None
     names = state.chain.hashes(state.head)
     for block in (item.block for item in schemas):

@@ -152,8 +152,7 @@ class DatasetFiles:
         """The first event of the chain; `ChainError` where there is no head or no Seed."""
         if self.chain.head() is None:
             raise ChainError(f"{self.folder / 'refs' / self.ref}: the dataset has no head")
-        seed = self.chain.nearest_event(Seed)
-        if seed is None:
+        if (seed := self.chain.nearest_event(Seed)) is None:
             raise ChainError(f"{self.folder}: the chain has no Seed")
         return seed
 
@@ -173,8 +172,7 @@ class DatasetFiles:
         Without `verified` that of a head is believed.
         """
         for _ in range(_READS):
-            head = self.chain.head()
-            if head is None:
+            if (head := self.chain.head()) is None:
                 raise ChainError(f"{self.folder / 'refs' / self.ref}: the dataset has no head")
             # the head may move between the two reads: then both are read again
             signature = self._judged(head, read_head_signature(self.folder, self.ref), verified)

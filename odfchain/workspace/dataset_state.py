@@ -60,8 +60,7 @@ class DatasetState:
     @property
     def seed(self) -> ev.Seed:
         """The first event."""
-        seed = self._nearest(ev.Seed)
-        if seed is None:
+        if (seed := self._nearest(ev.Seed)) is None:
             raise ChainError("the chain has no Seed")
         return seed
 
@@ -235,8 +234,7 @@ class DatasetState:
             AppendError: it would go back; the message says which block set the present one, and what helps.
             IngestError: it lies further in the future than `bound`.
         """
-        present = self.watermark
-        if present is not None and mark < present:
+        if (present := self.watermark) is not None and mark < present:
             raise AppendError(
                 "WatermarkIsNotMonotonic",
                 "watermark-monotonic",

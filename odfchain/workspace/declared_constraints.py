@@ -131,11 +131,9 @@ def _constraints(tree: Any, resolve: Resolve) -> Constraints:
     for index, key in enumerate(file.foreign_keys):
         path = f"foreignKeys[{index}]"
         ((kind, ref),) = key.references.items()
-        changes = kind == "changesOf"
-        if changes and len(key.columns) != 1:
+        if (changes := kind == "changesOf") and len(key.columns) != 1:
             raise ManifestError("a change is named by one column", path=f"{path}.columns")
-        dataset = resolve(ref)
-        if dataset is None:
+        if (dataset := resolve(ref)) is None:
             path = f"{path}.references.{kind}"
             message = f"unknown dataset {one_line(str(ref))!r}"
             raise ManifestError(message, path=path, hint="add or pull it first")
@@ -179,8 +177,7 @@ class ConstraintsFile:
 
     def resolved(self, resolve: Resolve) -> SetAttachments:
         """The attachments as a chain holds them: the file has ids where people wrote names."""
-        text = attached_text(self.event)
-        if text is None:
+        if (text := attached_text(self.event)) is None:
             return self.event
         declared = parse_constraints(text, resolve)
         content = _with_ids(text, lambda _, name: resolve(parse_ref_any(name)))
@@ -199,8 +196,7 @@ class ConstraintsFile:
             return DatasetId(len(found).to_bytes(32, "big"))
 
         try:
-            text = attached_text(self.event)
-            if text is not None:
+            if (text := attached_text(self.event)) is not None:
                 parse_constraints(text, seen)
         except ManifestError:
             return []

@@ -160,8 +160,7 @@ def first_records(
     """The merge records of a whole chain from its AddData blocks; others than merges may be left out."""
     oldest: dict[str, HashedBlock] = {}
     for block in newest_first:
-        state = _state_of(block)
-        if state is not None and is_merge_state(state):
+        if (state := _state_of(block)) is not None and is_merge_state(state):
             # later blocks carry the record on: the oldest one is the merge
             oldest[state.value] = block
     found = []
@@ -226,8 +225,7 @@ class FetchedBranches:
 
     def entries(self) -> tuple[FetchedBranch, ...]:
         """Records of fetched references that are still branches, or unverified."""
-        data = fsio.read_start(self._path, _MOST_BYTES)
-        if data is None:
+        if (data := fsio.read_start(self._path, _MOST_BYTES)) is None:
             return ()
         try:
             return read_json(tuple[FetchedBranch, ...], data, _MOST_BYTES)

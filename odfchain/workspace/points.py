@@ -115,13 +115,11 @@ def parse_point(text: str) -> Point:
     """The point that a text after `@` names; digits alone are a block's number, not a year."""
     branch, colon, rest = text.partition(":")
     if colon and _is_reference(branch):
-        at = _number_or_time(rest)
-        if at is not None:
+        if (at := _number_or_time(rest)) is not None:
             return OnBranch(branch, at)
     elif _is_reference(text):
         return OnBranch(text)
-    at = _number_or_time(text)
-    if at is not None:
+    if (at := _number_or_time(text)) is not None:
         return at
     try:
         return Multihash.parse(text)

@@ -79,7 +79,6 @@ def report_path(dataset: DatasetFiles) -> Path:
 
 def forget_faults(dataset: DatasetFiles) -> None:
     """Files were looked at anew and are good: what a verification said of them before is out of date."""
-    found = kept(dataset, VERIFIED, Reminder)
-    if found is not None and found.faults:
+    if (found := kept(dataset, VERIFIED, Reminder)) is not None and found.faults:
         fsio.remove_quietly(dataset.folder / "info" / VERIFIED)
         fsio.remove_quietly(report_path(dataset))

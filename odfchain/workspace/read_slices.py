@@ -88,8 +88,7 @@ def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: i
     Reads only the row groups that hold them; all values can be held by Python.
     """
     schema = columns_of(state, None)
-    last = state.last_offset
-    if last is None or count <= 0:
+    if (last := state.last_offset) is None or count <= 0:
         return schema.empty_table()
     high = last - skip
     low = max(0, high - count + 1)
@@ -205,8 +204,7 @@ class KeptFooters:
         `locate` gives files that hash to their names. That it cannot be kept costs time only.
         """
         name = ref.slice.physical_hash
-        found = self.known(name)
-        if found is None:
+        if (found := self.known(name)) is None:
             from odfchain.slices.footers import file_stats
 
             path = locate(ref) if locate is not None else verified_slice(self._dataset, ref)
@@ -410,8 +408,7 @@ def read_description(path: Path, stored: str = "") -> StateCheckpoint | None:
             footer = file.metadata
     except errors.BadInputError:
         return None
-    text = (footer.metadata or {}).get(METADATA_KEY)
-    if text is None:
+    if (text := (footer.metadata or {}).get(METADATA_KEY)) is None:
         return None
     try:
         tree = json.loads(text)

@@ -197,8 +197,7 @@ class WorkspaceFiles:
     @classmethod
     def _of(cls, root: Path, connect: Connect | None) -> WorkspaceFiles:
         check_owner(root)
-        url = _store_of(root)
-        if url is None:
+        if (url := _store_of(root)) is None:
             return cls(root)
         if connect is None:
             raise errors.WorkspaceError(
@@ -310,8 +309,7 @@ class WorkspaceFiles:
         if "%" not in text:
             return [self.dataset(text)]
         pattern = names.DatasetPattern.parse(text)
-        datasets = [d for d in self.datasets() if pattern.matches(d.alias)]
-        if not datasets:
+        if not (datasets := [d for d in self.datasets() if pattern.matches(d.alias)]):
             raise errors.DatasetNotFoundError(
                 f"no dataset matches {text!r}", hint="`odfchain list` shows the datasets of this workspace"
             )
@@ -321,8 +319,7 @@ class WorkspaceFiles:
         """The id of the local dataset that a reference means, None when there is none."""
         if isinstance(ref, names.RemoteDatasetId):
             return ref.id if ref.repo is None or self._folder(ref.id).is_dir() else None
-        alias = names.local_alias(ref)
-        if alias is None:
+        if (alias := names.local_alias(ref)) is None:
             return None
         self.shared.sync_heads(alias)
         return next((d.id for d in self.local_datasets() if d.alias == alias), None)
