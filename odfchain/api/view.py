@@ -50,8 +50,7 @@ class Log(OwnErrors):
     """The blocks of a chain, newest first; read while they are walked, as often as they are."""
 
     def __init__(self, chain: MetadataChain, limit: int | None) -> None:
-        self._chain = chain
-        self._limit = limit
+        self._chain, self._limit = chain, limit
 
     def __iter__(self) -> Iterator[HashedBlock]:
         return itertools.islice(self._chain.walk(), self._limit)
@@ -94,8 +93,7 @@ class Readable(Snapshots):
     _brought: Brought | None = None
 
     def __init__(self, workspace: Workspace, files: DatasetFiles) -> None:
-        self._workspace = workspace
-        self._files = files
+        self._workspace, self._files = workspace, files
 
     # --- what it is --------------------------------------------------------------------------------
 

@@ -26,8 +26,7 @@ class NameParam(click.ParamType[str]):
     """A name or reference; completes those that the workspace has, from what is typed already."""
 
     def __init__(self, name: str, names: Callable[[Workspace, click.Context, str], Iterable[object]]) -> None:
-        self.name = name
-        self._names = names
+        self.name, self._names = name, names
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem

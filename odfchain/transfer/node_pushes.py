@@ -96,8 +96,7 @@ class PushedTransport(Transport):
     ) -> None:
         """The pushed blocks; `has_hashed` says which files are known to hash to the names of objects."""
         super().__init__(where)
-        self._has_hashed = has_hashed
-        self._blocks = blocks
+        self._has_hashed, self._blocks = has_hashed, blocks
         self._files = {str(ObjectKey(ObjectKind.BLOCK, block.hash)): block.data for block in blocks}
         self._files[HEAD_KEY] = str(head).encode()
         if signature is not None:

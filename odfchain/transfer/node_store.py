@@ -100,8 +100,7 @@ class WebSocketChannel:
     """
 
     def __init__(self, connection: ClientConnection, address: str, where: str) -> None:
-        self._connection = connection
-        self.where = where
+        self._connection, self.where = connection, where
         # The IP address of the node.
         self.address = address
         dates = connection.response.headers.get_all("Date") if connection.response is not None else []

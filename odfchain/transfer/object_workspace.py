@@ -269,9 +269,7 @@ class SharedWorkspace(SharedStore):
         """Nothing is asked of the store yet."""
         self.where = str(url)
         self.executor_files = StoreFiles(url.text)
-        self._root = root
-        self._url = url
-        self._limits = limits
+        self._root, self._url, self._limits = root, url, limits
         self._space = BucketTransport(url, limits)
         self._shared_names = SharedNames(self._space, root / "run" / "names.json")
         self._names: list[Name] | None = None

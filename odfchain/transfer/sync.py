@@ -256,10 +256,7 @@ class PeerLinks:
     ) -> None:
         # Bytes of blocks that came from the peer.
         self.received = 0
-        self._peer = peer
-        self._spool = spool
-        self._local = local
-        self._progress = progress
+        self._peer, self._spool, self._local, self._progress = peer, spool, local, progress
         self._prefetch: Prefetch | None = None
         # Blocks that arrived whole and were not read so far.
         self._unread: set[Multihash] = set()
@@ -439,8 +436,7 @@ class ChainFetch:
     def __init__(
         self, dataset: DatasetFiles, download: Download, spool: BlockSpool, refs: Iterable[str]
     ) -> None:
-        self.download = download
-        self.spool = spool
+        self.download, self.spool = download, spool
         self.new: Sequence[Multihash] = ()
         """The blocks that the chains do not have, newest first."""
         self.common: Multihash | None = None
@@ -668,10 +664,7 @@ class Prefetch:
         `here` are blocks that were received before; below a `local` one all others are local, too. `fetch`
         asks for a block and keeps it, from any thread.
         """
-        self._hinted = hinted
-        self._here = here
-        self._local = local
-        self._fetch = fetch
+        self._hinted, self._here, self._local, self._fetch = hinted, here, local, fetch
         self._asked: dict[Multihash, Future[Mapping[Multihash, bytes]]] = {}
         self._ended = False
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="prefetch")
