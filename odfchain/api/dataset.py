@@ -359,13 +359,11 @@ class Dataset(Branching, Readable, Upkeep):
         from odfchain.spark.session import recording_session
 
         engines = self._workspace._engines
-        started = engines.spark is not None and engines.spark.started
-        if is_of_spark(frame) and not started:
+        if is_of_spark(frame) and not (engines.spark is not None and engines.spark.started):
             given = frame.sparkSession
             # one Spark per process: a second session in the Spark of the given frame
-            return functools.cache(
-                lambda: recording_session(given, engines.executor_files(local=is_local(given)))
-            )
+            files = engines.executor_files
+            return functools.cache(lambda: recording_session(given, files(local=is_local(given))))
         return functools.partial(engines.session, progress)
 
     @takes(PullOptions)
@@ -488,11 +486,9 @@ class Dataset(Branching, Readable, Upkeep):
             from odfchain.workspace.read_slices import columns_of
 
             asked = parse_where(options.where, columns_of(DatasetState.read(files.chain), None))
-        selection = Selection(since=maybe_time(options.since), last=options.last)
+        part = Selection(since=maybe_time(options.since), last=options.last)
         with closing(sharing.mirror(files, options.source, parallel, options.token)) as peer:
-            return fetch_missing(
-                files, peer, selection, where=asked, parallel=parallel, progress=options.progress
-            )
+            return fetch_missing(files, peer, part, where=asked, parallel=parallel, progress=options.progress)
 
     def fetch_from_locks(
         self,
@@ -507,9 +503,8 @@ class Dataset(Branching, Readable, Upkeep):
         from odfchain.transfer.slice_locks import LockTransport
 
         parallel = parallel or self._workspace.sharing.config.parallel
-        return LockTransport(locks, self._files, stores or StoreOptions()).bring(
-            parallel=parallel, progress=progress
-        )
+        transport = LockTransport(locks, self._files, stores or StoreOptions())
+        return transport.bring(parallel=parallel, progress=progress)
 
     def slices_lock(
         self,

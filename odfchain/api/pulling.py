@@ -123,15 +123,12 @@ def targets_of(workspace: Workspace, names: Iterable[str] | None, *, recursive: 
 def target_of(dataset: Dataset) -> PullTarget:
     """How a dataset of the workspace is brought up to date."""
     files = dataset._files
-    if _is_fetched(dataset) if dataset.ref != HEAD else dataset._workspace._files.is_copy(files):
+    branch, is_copy = dataset.ref != HEAD, dataset._workspace._files.is_copy
+    if FetchedBranches(files).find(dataset.ref) if branch else is_copy(files):
         way = Way.PEER
     else:
         way = Way.INPUTS if dataset.kind is DatasetKind.DERIVATIVE else Way.SOURCE
     return PullTarget(dataset.label, way, dataset)
-
-
-def _is_fetched(dataset: Dataset) -> bool:
-    return FetchedBranches(dataset._files).find(dataset.ref) is not None
 
 
 def branch_target(workspace: Workspace, text: str, source: str | None) -> PullTarget:

@@ -232,8 +232,7 @@ class Configuration(OwnErrors):
         config = self.of.load(self.folder)
         for item in all_settings(self.of):
             value = value_of(config, item)
-            is_default = value == default_of(item, self.of)
-            yield str(item), _shown(str(item), value), is_default
+            yield str(item), _shown(str(item), value), value == default_of(item, self.of)
 
     def get(self, name: str) -> Any:
         """The value that is in force."""
@@ -314,8 +313,7 @@ class DatasetConfiguration(OwnErrors):
     def get(self, name: str) -> Any:
         """The value that is set; None where the workspace's is in force."""
         item = _of_datasets(name)
-        own = getattr(read_config(self.files), item.section)
-        return to_tree(getattr(own, item.name, None))
+        return to_tree(getattr(getattr(read_config(self.files), item.section), item.name, None))
 
     def set(self, name: str, values: Sequence[str]) -> str:
         """Set a setting."""

@@ -134,14 +134,12 @@ class Manifest(OwnErrors):
         return None
 
     def prune(self, where: str) -> Sequence[Mapping[str, Any]]:
-        """The files that may hold a row that an SQL condition keeps: a file is left out only if none can."""
+        """The files that may hold a row that an SQL wanted keeps: a file is left out only if none can."""
         from odfchain.slices.conditions import parse_where
         from odfchain.slices.skipping import may_match
 
-        condition = parse_where(where, self._schema).condition
-        return [
-            file for file, stats in zip(self.files, self._stats, strict=True) if may_match(stats, condition)
-        ]
+        wanted = parse_where(where, self._schema).condition
+        return [file for file, stats in zip(self.files, self._stats, strict=True) if may_match(stats, wanted)]
 
     def understands(self, where: str) -> bool:
         """True if a part of a condition can exclude a file."""
@@ -274,8 +272,7 @@ class Snapshots(OwnErrors):
 
         self._bring(asked.progress)
         with _needing_slices():
-            state = DatasetState.read(self._files.chain)
-            return Exporting(self._files, state, asked).run()
+            return Exporting(self._files, DatasetState.read(self._files.chain), asked).run()
 
     def write_manifest(self, key: str | Path | None = None) -> WrittenSnapshot:
         """The manifest is stored and, with the key in a file, or else the dataset's own, signed.
@@ -297,12 +294,10 @@ class Snapshots(OwnErrors):
 
         return self._publish(SnapshotKind.PROFILE, profile or self.profile(), key)
 
-    def _publish(
-        self, kind: SnapshotKind, found: Manifest | Profile, key: str | Path | None
-    ) -> WrittenSnapshot:
+    def _publish(self, kind: SnapshotKind, of: Manifest | Profile, key: str | Path | None) -> WrittenSnapshot:
         from odfchain.profiles.published import publish
 
-        state, block = DatasetState.read(self._files.chain), str(found.document["snapshot_id"])
+        state, block = DatasetState.read(self._files.chain), str(of.document["snapshot_id"])
         if block != str(state.head):
             raise errors.UsageError(
                 f"{self._files.label}: the {kind} is of block {one_line(block, 80)}, not of {state.head}",
@@ -313,7 +308,7 @@ class Snapshots(OwnErrors):
             signer = read_key_file(Path(key))
         elif workspace.has_key(state.seed.dataset_id):
             signer = workspace.key(state.seed.dataset_id)
-        written = publish(self._files, state, kind, found.content, signer)
+        written = publish(self._files, state, kind, of.content, signer)
         self._files.shared.publish_statements(self._files.folder)
         return written
 

@@ -99,11 +99,7 @@ class Locator:
 
         found = self._first(0, self.state.head_block.sequence_number, has_added)
         data = data_event(found).new_data if found is not None else None
-        if (
-            found is None
-            or data is None
-            or not data.offset_interval.start <= offset <= data.offset_interval.end
-        ):
+        if found is None or data is None or data.offset_interval.start > offset:
             raise errors.ChainError(
                 f"{self.dataset.alias}: no block adds the record {offset}, "
                 f"though the chain goes to {self.last_offset}",
@@ -197,7 +193,7 @@ class Origins:
         blocks, problem = None, located.problem
         prev, new = first.prev_block_hash, last.last_block_hash
         if located.locator is not None and new is not None and new != prev:
-            blocks, problem = _block_numbers(located.locator, prev, new)
+            blocks, problem = _numbers(located.locator, prev, new)
         return InputReads(
             id=str(first.dataset_id),
             alias=None if alias is None else one_line(alias),
@@ -261,13 +257,11 @@ class Origins:
             return Span(reads=reads, problem="not followed: the answer is too long; ask for this dataset")
         self._followed.add(key)
         try:
-            return self._followed_span(locator, reads, reads.offsets, path)
+            return self._follow(locator, reads, reads.offsets, path)
         except errors.OdfchainError as error:
             return Span(reads=reads, problem=str(error))
 
-    def _followed_span(
-        self, locator: Locator, reads: InputReads, offsets: Interval, path: tuple[str, ...]
-    ) -> Span:
+    def _follow(self, locator: Locator, reads: InputReads, offsets: Interval, path: tuple[str, ...]) -> Span:
         kind = locator.state.seed.dataset_kind
         start, end = offsets
         if locator.last_offset is None or end > locator.last_offset:
@@ -341,9 +335,7 @@ def _find(workspace: WorkspaceFiles, dataset_id: str) -> _LocatedDataset:
         return _LocatedDataset(name, problem=f"damaged: {error}")
 
 
-def _block_numbers(
-    locator: Locator, prev: Multihash | None, new: Multihash
-) -> tuple[Interval | None, str | None]:
+def _numbers(locator: Locator, prev: Multihash | None, new: Multihash) -> tuple[Interval | None, str | None]:
     numbers = []
     for name in (prev, new):
         if name is None:
@@ -353,10 +345,8 @@ def _block_numbers(
             number = locator.dataset.chain.get(name).sequence_number
             # the hash exists, but on another history than the copy's
             if not locator.has(name, number):
-                return (
-                    None,
-                    f"block {name} is not in the chain of the copy here: it differs from what was read",
-                )
+                problem = f"block {name} is not in the chain of the copy here: it differs from what was read"
+                return None, problem
         except errors.OdfchainError as error:
             return None, f"block {name} cannot be read here: {error}"
         numbers.append(number)
@@ -467,10 +457,8 @@ class Blame:
         found: list[Transaction] = []
         offset = first
         while offset <= last:
-            block = locator.block_of(offset)
-            transaction = records.transaction(block, offset, last)
-            found.append(transaction)
-            offset = transaction.last + 1
+            found.append(records.transaction(locator.block_of(offset), offset, last))
+            offset = found[-1].last + 1
         return cls(
             dataset=dataset,
             id=key_of(dataset),
@@ -500,16 +488,8 @@ class Blame:
 
     def to_tree(self) -> TextTree:
         """The same for people: what was asked about, its transactions, and below each what it was made of."""
-        return TextTree.parse(
-            text_of(
-                "audit",
-                "blame.txt.j2",
-                blame=self,
-                describe_merged=describe_merged,
-                row_text=_row_text,
-                steps_of=steps_of,
-            )
-        )
+        words = {"describe_merged": describe_merged, "row_text": _row_text, "steps_of": steps_of}
+        return TextTree.parse(text_of("audit", "blame.txt.j2", blame=self, **words))
 
 
 class _Records:
@@ -668,12 +648,9 @@ class _Records:
         try:
             mask = pc.invert(pc.is_in(table[op], value_set=pa.array(TAKES_BACK, table[op].type)))
             for name in key:
-                column = table[name]
-                value = row.values[name]
+                cells, value = table[name], row.values[name]
                 # a null equals nothing in Arrow, and is a value of a key here
-                same = (
-                    pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
-                )
+                same = pc.is_null(cells) if value is None else pc.equal(cells, pa.scalar(value, cells.type))
                 mask = pc.and_(mask, pc.fill_null(same, fill_value=False))
             matches = pc.indices_nonzero(mask)
         except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError):  # KeyError: a name twice

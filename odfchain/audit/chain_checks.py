@@ -105,17 +105,12 @@ class StoredBlocks:
     def add(self, stored: StoredBlock, data: bytes) -> None:
         """The block before those that were added, and its bytes."""
         kind = _KINDS.index(link_kind(stored.block.event))
-        has_data = stored.block.new_data is not None
-        row = _ROW.pack(
-            stored.name.digest, kind, stored.sound, has_data, len(data), stored.number, self._start
-        )
-        for stream, end, written in (
-            (self._rows, self._count * _ROW.size, row),
-            (self._data, self._start, data),
-        ):
+        adds = stored.block.new_data is not None
+        row = _ROW.pack(stored.name.digest, kind, stored.sound, adds, len(data), stored.number, self._start)
+        for file, end, part in ((self._rows, self._count * _ROW.size, row), (self._data, self._start, data)):
             with fsio.storage_errors(tempfile.gettempdir()):
-                stream.seek(end)
-                stream.write(written)
+                file.seek(end)
+                file.write(part)
         self._start += len(data)
         self._count += 1
         self.sound = self.sound and stored.sound
@@ -173,15 +168,11 @@ class StoredBlocks:
 
     def numbered(self, number: int) -> StoredBlock | None:
         """The oldest block with a sequence number."""
-        found = self._find(number)
+        found = self.find(number)
         return None if found is None else self._at(*found)
 
-    def name_of(self, number: int) -> Multihash | None:
-        """The hash of the oldest block with a sequence number."""
-        found = self._find(number)
-        return None if found is None else found[1].name
-
-    def _find(self, number: int) -> tuple[int, StoredRow] | None:
+    def find(self, number: int) -> tuple[int, StoredRow] | None:
+        """Place and facts of the oldest block with a sequence number."""
         if not self._count:
             return None
         # one look-up where numbers have no gaps
@@ -300,7 +291,8 @@ class StoredChain:
 
     def hash_at(self, number: int) -> Multihash | None:
         """The hash of the block with this number, None where there is none."""
-        return self.blocks.name_of(number)
+        found = self.blocks.find(number)
+        return None if found is None else found[1].name
 
     def count_slices(self, upto: int) -> int:
         """How many slices the chain names up to a block."""

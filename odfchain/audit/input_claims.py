@@ -129,10 +129,8 @@ class InputChains:
                     from odfchain.transform.planner import diverged
 
                     where = f"block {stored.number}"
-                    error = diverged(
-                        run.dataset, known.dataset, item.dataset_id, lost, known.head, where=where
-                    )
-                    yield _left_out(error.message, stored.number, wanted=wanted)
+                    why = diverged(run.dataset, known.dataset, item.dataset_id, lost, known.head, where=where)
+                    yield _left_out(why.message, stored.number, wanted=wanted)
                     continue
                 yield Looked(INPUTS)
                 for message in _contradictions(item, known, alias):

@@ -208,6 +208,7 @@ class Definition:
             before, upto = (DatasetState.read(dataset.chain, head).last_offset for head in heads)
             assert isinstance(event, Defining)  # noqa: S101 - it was chosen for this
             new = upto is not None and upto != before
+            named = event.inputs if isinstance(event, ev.SetTransform) else ()
             definitions.append(
                 cls(
                     block=block.hash,
@@ -219,10 +220,7 @@ class Definition:
                     first_offset=(0 if before is None else before + 1) if new else None,
                     last_offset=upto if new else None,
                     shared=sum(begin <= last and first <= stop for begin, stop in spans) > 1,
-                    inputs=tuple(
-                        _input(workspace, item)
-                        for item in (event.inputs if isinstance(event, ev.SetTransform) else ())
-                    ),
+                    inputs=tuple(_input(workspace, item) for item in named),
                 )
             )
         return definitions
@@ -261,9 +259,8 @@ class Definition:
                 source = {"kind": "push", "name": event.source_name, "fetch": None}
             case ev.SetTransform():
                 return found | {"source": None}
-        return found | {
-            "source": source | {"read": self.event.read.KIND, "merge": describe_merge(self.event.merge)}
-        }
+        source |= {"read": self.event.read.KIND, "merge": describe_merge(self.event.merge)}
+        return found | {"source": source}
 
 
 def _slot(block: HashedBlock) -> str:

@@ -130,8 +130,7 @@ class MergeAgain:
 
     def _is_written(self, rows: pa.Table) -> bool:
         block = self.merge.block
-        event = block.block.event
-        written = event.new_data if isinstance(event, AddData) else None
+        written = block.block.new_data
         if written is None or not rows.num_rows:
             return written is None and not rows.num_rows
         state = DatasetState.read(self.dataset.chain, block.hash)
@@ -153,9 +152,8 @@ class MergeAgain:
         return digest.finish() == written.logical_hash
 
     def _written(self) -> pa.Table:
-        rows = read_rows(
-            Interval(self.dataset, self.sides.target.head, self.merge.block.hash), self.sides.columns
-        )
+        interval = Interval(self.dataset, self.sides.target.head, self.merge.block.hash)
+        rows = read_rows(interval, self.sides.columns)
         return rows.select(range(1, rows.num_columns))
 
     def _net(self) -> Generator[str, None, row_diff.RowDiff | None]:
@@ -439,20 +437,18 @@ class MergeCheck:
         if not asked:
             return
         if run.chain.newest is not None:
-            yield _skipped("the newest blocks alone were read")
+            yield _skip("the newest blocks alone were read")
         elif not run.chain.follows:
-            yield _skipped("the chain is damaged, so what it merged cannot be found")
+            yield _skip("the chain is damaged, so what it merged cannot be found")
         else:
             for merge in reversed(asked):  # the newest source is read first, and has most others in its chain
                 yield from self._check(merge)
 
     def _check(self, merge: RecordedMerge) -> Checking[None]:
         record, number = merge.record, merge.block.block.sequence_number
-        missing = [
-            block for block in (record.source, *record.base) if not self._dataset.chain.contains(block)
-        ]
+        missing = [name for name in (record.source, *record.base) if not self._dataset.chain.contains(name)]
         if missing:
-            yield _skipped(
+            yield _skip(
                 f"block {number} merged {one_line(record.source_ref, 80)}, and block {missing[0]} of that "
                 f"is not here: `odfchain fetch {self._dataset.alias} --merged` brings it"
             )
@@ -467,11 +463,11 @@ class MergeCheck:
             else:
                 yield from self._check_outcome(merge, asked)
         except errors.ObjectNotFoundError as error:
-            yield _skipped(f"block {number} cannot be merged again: {error.message}")
+            yield _skip(f"block {number} cannot be merged again: {error.message}")
         except (errors.SchemaError, errors.IngestError, errors.UsageError) as error:
             yield self._fault(merge, f"the two sides cannot be merged: {error.message}")
         except MemoryError:
-            yield _skipped("there is not enough memory to merge again")
+            yield _skip("there is not enough memory to merge again")
         except UNREADABLE as error:
             reason = error.message if isinstance(error, errors.OdfchainError) else str(error)
             yield self._fault(merge, f"it cannot be merged again: {one_line(reason)}")
@@ -531,7 +527,7 @@ class MergeCheck:
                 return self._fault(merge, message, first.file)
             if found.reasons:
                 reason = next(iter(found.reasons.values()))
-                return _skipped(f"what was merged could not be verified: {reason}")
+                return _skip(f"what was merged could not be verified: {reason}")
         return None
 
     # --- what came of it ---------------------------------------------------------------------------------
@@ -540,9 +536,7 @@ class MergeCheck:
         again = MergeAgain.of(self._dataset, merge, self._graph, asked)
         number = merge.block.block.sequence_number
         if parquet_bytes(again.intervals) > AUDIT.merged_bytes:
-            yield _skipped(
-                f"merges of more than {AUDIT.merged_bytes:,} bytes of slices are not computed anew"
-            )
+            yield _skip(f"merges of more than {AUDIT.merged_bytes:,} bytes of slices are not computed anew")
             return
         state = DatasetState.read(self._dataset.chain, merge.block.hash)
         if again.sides.columns.declared is not None and state.schema != again.sides.columns.declared:
@@ -553,8 +547,7 @@ class MergeCheck:
         yield from self._check_watermark(merge, outcome)
         if outcome is not None and outcome.operations is None:
             return  # what is wrong with the slice is said elsewhere
-        event = merge.block.block.event
-        slice_ = event.new_data if isinstance(event, AddData) else None
+        slice_ = merge.block.block.new_data
         where = self._dataset.data.locate(slice_.physical_hash) if slice_ is not None else None
         # as a whole: what cannot be computed again says nothing of a part
         found = list(again.compare())
@@ -573,10 +566,10 @@ class MergeCheck:
         check = ForeignKeys(self._find, note=unknown.append, references=merge.record.references)
         for key in rows.constraints.foreign_keys if rows.new else ():
             if key.dataset not in known and not key.changes:
-                yield _skipped(f"a merge does not say against what its foreign key {key} was checked")
+                yield _skip(f"a merge does not say against what its foreign key {key} was checked")
                 continue
             broken = check.holds(key, rows)
-            yield from map(_skipped, unknown)
+            yield from map(_skip, unknown)
             unknown.clear()
             if broken is not None and broken.refused:
                 yield self._fault(merge, f"it brought rows that break a foreign key: {broken.message}")
@@ -596,5 +589,5 @@ class MergeCheck:
             yield self._fault(merge, message)
 
 
-def _skipped(reason: str) -> Skipped:
+def _skip(reason: str) -> Skipped:
     return Skipped([MERGES], reason)

@@ -208,13 +208,11 @@ class Replaying:
     def _first(self, recorded: RecordedStep, data: DataSlice, replayed: Path) -> str:
         path = self.run.dataset.data.path(data.physical_hash)
         try:
-            difference = first_difference(
-                path, replayed, offset_column=recorded.step.vocabulary.offset_column
-            )
+            found = first_difference(path, replayed, offset_column=recorded.step.vocabulary.offset_column)
         except errors.OdfchainError as error:
             return f"the records differ from the replayed ones (where, is not known: {error})"
-        if difference is not None:
-            return str(difference)
+        if found is not None:
+            return str(found)
         return "the recorded logical hash is not that of the replayed records, which the slice does hold"
 
 

@@ -165,9 +165,8 @@ class SignedStatements:
     def check_snapshots(self, hashed: Collection[int], *, profiles: bool) -> Checking[None]:
         """Every line about a snapshot; `hashed` are the blocks whose slices have the recorded bytes."""
         lines = yield from self._signed_lines()
-        yield from self._check_manifests(
-            [line for line in lines if line.kind is SnapshotKind.MANIFEST], hashed
-        )
+        manifests = [line for line in lines if line.kind is SnapshotKind.MANIFEST]
+        yield from self._check_manifests(manifests, hashed)
         signed = [line for line in lines if line.kind is SnapshotKind.PROFILE]
         if signed and profiles:
             yield from self._check_profiles(signed)

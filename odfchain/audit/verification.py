@@ -120,8 +120,7 @@ class _RemoteCopy:
 
     def receive(self, options: VerifyOptions, parallel: int) -> None:
         # published documents are no part of it, but profiles, whose words are needed to compute them again
-        head = self._receive_head(required=options.require_signature)
-        objects = self._receive_chain(head)
+        objects = self._receive_chain(self._receive_head(required=options.require_signature))
         total = sum(item.size for item in objects)
         self._check_space(total)
         self.progress.phase(f"Receiving {len(objects):,} objects", total)
@@ -329,12 +328,9 @@ class Auditor:
         url = sharing.place_of(options.source, options.token)
         alias, base = DatasetAlias.parse(str(url.name())), self.workspace.run_folder / "verify"
         fsio.make_folder(base)
-        with (
-            closing(sharing.open(str(url.text), options.token)) as peer,
-            fsio.private_folder(base) as private,
-        ):
-            DatasetFiles.create_folders(private / "dataset", alias)
-            copy = _RemoteCopy(DatasetFiles.open(private / "dataset"), peer, options.progress)
+        with closing(sharing.open(str(url.text), options.token)) as peer, fsio.private_folder(base) as own:
+            DatasetFiles.create_folders(own / "dataset", alias)
+            copy = _RemoteCopy(DatasetFiles.open(own / "dataset"), peer, options.progress)
             copy.receive(options, sharing.config.parallel)
             trusted = self._trusted_auditors(options)
             report = examine(

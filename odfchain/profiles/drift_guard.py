@@ -80,8 +80,7 @@ class CommitProfiles:
         slices = [*state_slices(dataset, state), *coming]
         totals = totals_of_slices(dataset, columns, names, slices, self.progress)
         facts = facts_of(dataset, earlier, ProfileOptions())
-        facts = dataclasses.replace(facts, declared=nullable_columns(schema))
-        after = profile_document(totals, facts)
+        after = profile_document(totals, dataclasses.replace(facts, declared=nullable_columns(schema)))
         drift = compare_profiles(before, after, self.guard.policy)
         for note in drift.notes:
             self.progress.note(f"{dataset.label}: {note}")

@@ -125,7 +125,7 @@ class Exporting:
     def _exported(self, place: ExportFolder) -> Exported:
         if place.mark.format == LODE:
             return self._lode(place)
-        export = _TableExport(self.dataset, self.state, place, self.options.progress)
+        export = _TableExport(self, place)
         return export.of_state() if place.mark.rows == STATE else export.of_records()
 
     def _lode(self, place: ExportFolder) -> Exported:
@@ -172,13 +172,12 @@ def _columns(state: DatasetState, to: TableFormat, rows: str) -> pa.Schema:
 class _TableExport:
     """One export to a table."""
 
-    def __init__(
-        self, dataset: DatasetFiles, state: DatasetState, place: ExportFolder, progress: Progress
-    ) -> None:
-        self._dataset, self._state, self._place, self._progress = dataset, state, place, progress
+    def __init__(self, asked: Exporting, place: ExportFolder) -> None:
+        self._dataset, self._state, self._place = asked.dataset, asked.state, place
+        self._progress = asked.options.progress
         self._table, self._to = _table(place.mark, place.folder), TableFormat(place.mark.format)
-        self._known: dict[Multihash, pa.Schema] = {}
-        self._footers = KeptFooters(dataset)
+        self._known: dict[Multihash | None, pa.Schema] = {}
+        self._footers = KeptFooters(self._dataset)
 
     def of_records(self) -> Exported:
         # a version for each data block that the table lacks
@@ -239,11 +238,10 @@ class _TableExport:
 
     def _columns_at(self, state: DatasetState) -> pa.Schema:
         declared = self._state.chain.nearest("SetDataSchema", head=state.head)
-        if declared is None:
-            return _columns(state, self._to, RECORDS)
-        if declared.hash not in self._known:
-            self._known[declared.hash] = _columns(state, self._to, RECORDS)
-        return self._known[declared.hash]
+        key = None if declared is None else declared.hash
+        if key not in self._known:
+            self._known[key] = _columns(state, self._to, RECORDS)
+        return self._known[key]
 
     def _notes(self, versions: Sequence[TableVersion]) -> tuple[str, ...]:
         found = []

@@ -92,10 +92,6 @@ def _is_count(value: Any) -> bool:
     return not value.startswith("-") if _is_large(value) else _is_whole(value) and value >= 0
 
 
-def _ascend(numbers: Sequence[float]) -> bool:
-    return all(before <= after for before, after in pairwise(numbers))
-
-
 def _are_hashes(data: bytes) -> bool:
     try:
         published_hashes(data)
@@ -110,7 +106,9 @@ _Number = Annotated[Any, Rule("a number", lambda value: _is_large(value) or _is_
 _Share = Annotated[_Real, Rule("a number between 0 and 1", lambda value: 0 <= value <= 1)]
 _Small = Annotated[Any, Rule("a whole number that is not negative", lambda v: _is_whole(v) and v >= 0)]
 _Count = Annotated[Any, Rule("a whole number that is not negative", _is_count)]
-_Ascending = Annotated[tuple[_Real, ...], Rule("numbers that ascend", _ascend)]
+_Ascending = Annotated[
+    tuple[_Real, ...], Rule("numbers that ascend", lambda found: all(a <= b for a, b in pairwise(found)))
+]
 _Quantiles = Annotated[
     _Ascending, Rule(f"{_QUANTILES} numbers, or none", lambda found: len(found) in (0, _QUANTILES))
 ]

@@ -207,9 +207,8 @@ def _read(data: bytes, schema: pa.Schema, *, near_duplicates: bool) -> Totals:
     for number, (column, given) in enumerate(zip(found.columns, scalars["columns"], strict=True)):
         column.hll.update(listed(f"hll {number}").to_numpy())
         counted = f"keys {number}" in present
-        column.restore(
-            given, (listed(f"keys {number}"), listed(f"counts {number}").to_numpy()) if counted else None
-        )
+        counts = (listed(f"keys {number}"), listed(f"counts {number}").to_numpy()) if counted else None
+        column.restore(given, counts)
     return found
 
 

@@ -142,8 +142,7 @@ def _by_exponent(
     found = Fraction(0)
     for index, part in enumerate(np.bincount(bins, weights=parts)):
         if part:
-            power = (2 if twice else 1) * (index + lowest) + shift
-            found += int(part) * Fraction(2) ** power
+            found += int(part) * Fraction(2) ** ((1 + twice) * (index + lowest) + shift)
     return found
 
 
@@ -160,8 +159,7 @@ def rounded_root(value: Fraction) -> float:
     # an integer root of 130 bits, and one bit that says whether there is a rest
     if value <= 0:
         return 0.0
-    bits = value.numerator.bit_length() - value.denominator.bit_length()
-    shift = max(0, 130 - bits)
+    shift = max(0, 130 - value.numerator.bit_length() + value.denominator.bit_length())
     shift += shift % 2
     scaled = (value.numerator << shift) // value.denominator
     exact = scaled * value.denominator == value.numerator << shift
@@ -436,9 +434,8 @@ class ColumnTotals:
         self.rows, self.nulls, self.non_finite = given["rows"], given["nulls"], given["nonFinite"]
         number, total, squares = given["sums"]
         self.sums = ExactSums(number, Fraction(total), Fraction(squares))
-        self.low, self.high = (
-            None if bound is None else _BOUNDS[bound[0]](bound[1]) for bound in (given["low"], given["high"])
-        )
+        bounds = (given["low"], given["high"])
+        self.low, self.high = (None if each is None else _BOUNDS[each[0]](each[1]) for each in bounds)
         self.characters, self.tokens = Lengths(*given["characters"]), Lengths(*given["tokens"])
         self._counts = None if counts is None else ValueCounts(key_type(self.type))
         if self._counts is not None and counts is not None:

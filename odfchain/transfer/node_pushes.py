@@ -8,6 +8,7 @@ own, and takes its place once it is complete, hashed and durable. Source: RFC-05
 from __future__ import annotations
 
 import asyncio
+import functools
 import shutil
 import time
 from collections import Counter
@@ -194,10 +195,6 @@ class PushServing(Serving):
     def _name_taken(self) -> msg.Reason:
         return msg.NameCollision(dataset_alias=str(self.session.alias))
 
-    @property
-    def _is_new(self) -> bool:
-        return self._request.current_head is None
-
     def begin(self, request: msg.PushRequest) -> msg.Refusal | None:
         """Check that the push may follow the head."""
         if request.force_update_if_diverged and not self.session.token.may(Right.FORCE, self.session.alias):
@@ -271,7 +268,7 @@ class PushServing(Serving):
             seed = here.seed
             if (seed.dataset_id, seed.dataset_kind) == (event.dataset_id, event.dataset_kind):
                 return None
-            if not self._is_new:
+            if self._request.current_head is not None:
                 return msg.Refusal(msg.SeedBlockOverwriteRestricted())
             self._collision = self._name_taken
             return None
@@ -299,7 +296,8 @@ class PushServing(Serving):
     def _refuse_collision(self) -> None:
         here = self.workspace.present(self.session.alias)
         # checked at every step: another dataset may take the name during the push
-        if self._is_new and here is not None and here.id != self._new_id:
+        is_new = self._request.current_head is None
+        if is_new and here is not None and here.id != self._new_id:
             self._collision = self._name_taken
         if self._collision is not None:
             raise FlowError(msg.Refusal(self._collision))
@@ -315,10 +313,8 @@ class PushServing(Serving):
             method, upload = msg.PushMethod.SKIP_UPLOAD, None
             if not self._is_here(item):
                 self.session.wanted[key] = item.size
-                method, upload = (
-                    msg.PushMethod.HTTP_UPLOAD,
-                    msg.address_here(self.base, key, self.authorization),
-                )
+                method = msg.PushMethod.HTTP_UPLOAD
+                upload = msg.address_here(self.base, key, self.authorization)
             found = msg.PushStrategy(object_file=file, push_strategy=method, upload_to=upload)
             self._strategies[key] = found
         return found
@@ -345,20 +341,17 @@ class PushServing(Serving):
     def commit(self) -> None:
         """Publish blocks whose objects are all there."""
         with self._asking():
-            self._commit()
-
-    def _commit(self) -> None:
-        self._refuse_collision()
-        self.sessions.close(self.session)
-        # the blocks lie where they were put when they were judged
-        peer = Store(PushedTransport(self._where, self._head, has_hashed=self.sessions.has_hashed))
-        try:
-            outcome = pull_dataset(self.workspace, peer, self.session.alias, self._options)
-        except errors.NameCollisionError:
-            raise FlowError(msg.Refusal(self._name_taken)) from None
-        except errors.RefConflictError:
-            raise FlowError(self._overtaken()) from None
-        self.sessions.committed(self.session, outcome.new)
+            self._refuse_collision()
+            self.sessions.close(self.session)
+            # the blocks lie where they were put when they were judged
+            peer = Store(PushedTransport(self._where, self._head, has_hashed=self.sessions.has_hashed))
+            try:
+                outcome = pull_dataset(self.workspace, peer, self.session.alias, self._options)
+            except errors.NameCollisionError:
+                raise FlowError(msg.Refusal(self._name_taken)) from None
+            except errors.RefConflictError:
+                raise FlowError(self._overtaken()) from None
+            self.sessions.committed(self.session, outcome.new)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -479,7 +472,8 @@ class Writing:
         if own:
             await refuse_upgrade(send, 403, "this dataset is written here")
             return
-        loop = asyncio.get_running_loop()
+        soon: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
+        report = functools.partial(soon, self.problem)
         session: PushSession | None = None
         await send({"type": "websocket.accept"})
         closing: Closing | None = _BUSY
@@ -490,14 +484,8 @@ class Writing:
                 if not isinstance(first, str):
                     closing = first
                 elif (session := self.sessions.begin(alias, token)) is not None:
-                    serving = PushServing(
-                        self.workspace.reopened(),
-                        self.sessions,
-                        session,
-                        base,
-                        authorization or "",
-                        lambda text: loop.call_soon_threadsafe(self.problem, text),
-                    )
+                    workspace, shown = self.workspace.reopened(), authorization or ""
+                    serving = PushServing(workspace, self.sessions, session, base, shown, report)
                     expect = scope.get("extensions", {}).get(EXPECT, lambda _: None)
                     talk = _Conversation(self, serving, session, receive, send, expect)
                     closing = await talk.hold(first)
@@ -532,7 +520,7 @@ class Writing:
         session.arriving.add(name)
         status = _UNNAMED
         try:
-            status = await _receive(self, session, name, size, receive)
+            status = await _take(self, session, name, size, receive)
         finally:
             session.arriving.discard(name)
             if status[0] != 201:
@@ -602,23 +590,21 @@ class _Conversation:
             return failed(self.serving.refusal("The store of this node does not answer."))
 
 
-async def _receive(
-    writing: Writing, session: PushSession, name: ObjectKey, size: int, receive: Receive
-) -> Status:
-    assert session.folder is not None and session.uploads is not None  # noqa: S101, PT018 - objects were named
-    target = arriving(session.folder, name)
+async def _take(writing: Writing, push: PushSession, name: ObjectKey, size: int, receive: Receive) -> Status:
+    assert push.folder is not None and push.uploads is not None  # noqa: S101, PT018 - objects were named
+    target = arriving(push.folder, name)
 
     def refusal() -> Status | None:
-        if not writing.still(session.token):
+        if not writing.still(push.token):
             return _UNKNOWN
-        return None if name in session.wanted else _UNNAMED
+        return None if name in push.wanted else _UNNAMED
 
     try:
         with Incoming(
-            name, size, arriving(session.uploads, name), name=str(name), progress=SILENT, resume=False
+            name, size, arriving(push.uploads, name), name=str(name), progress=SILENT, resume=False
         ) as incoming:
             async for pieces in _pieces(receive, refusal):
-                writing.sessions.received(session, sum(map(len, pieces)))
+                writing.sessions.received(push, sum(map(len, pieces)))
                 await _whole(_append, incoming, pieces)
             if (refused := refusal()) is not None:
                 return refused
@@ -628,14 +614,14 @@ async def _receive(
             await _whole(incoming.sync)
             if (refused := refusal()) is not None:
                 return refused
-            taken = writing.sessions.take_over(session, name, lambda: incoming.publish(target))
+            taken = writing.sessions.take_over(push, name, lambda: incoming.publish(target))
             return (201, "stored") if taken else _UNNAMED
     except errors.StorageFullError:
         return _FULL
     except (errors.CorruptedPeerError, TimeoutError):
         return 400, "the content is not what the name says"
     except errors.OdfchainError:
-        if name in session.wanted:
+        if name in push.wanted:
             raise
         return _UNNAMED  # its folder went with the push
 

@@ -366,8 +366,7 @@ class NodeTransport(HttpTransport):
 
     def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:
         """As `Transport`; a chain that the node cannot send in one piece is walked instead."""
-        behind_proxy = proxy_for(self._base) is not None
-        if count > SMART.blocks or behind_proxy:
+        if count > SMART.blocks or proxy_for(self._base) is not None:
             return
         with self._lock:
             if self._channel is None:
@@ -633,7 +632,7 @@ class NodeTransport(HttpTransport):
         with storage_errors(path):
             size = path.stat().st_size
         seconds = SHARING.request_seconds + size / SHARING.bytes_per_second
-        deadline = Deadline(seconds, self.timing, name=name)
+        until = Deadline(seconds, self.timing, name=name)
 
         def attempt() -> None:
             if stop.is_set():
@@ -642,9 +641,7 @@ class NodeTransport(HttpTransport):
             own = [*headers, ("Content-Type", "application/octet-stream")]
             with path.open("rb") as file:
                 text = request_headers(route, (), own)
-                with self._pool.exchange(
-                    route, text, deadline=deadline, name=name, file=(file, size)
-                ) as answer:
+                with self._pool.exchange(route, text, deadline=until, name=name, file=(file, size)) as answer:
                     if answer.status == 507:
                         raise _FullError(
                             f"{name}: {answer.what}: insufficient storage on the node",
@@ -661,7 +658,7 @@ class NodeTransport(HttpTransport):
                         raise TransferError(what, hint=_TOO_LARGE if answer.status == 413 else None)
 
         with self.turns, as_transfer_errors():
-            with_retries(attempt, name=name, limits=self.limits, timing=self.timing, deadline=deadline)
+            with_retries(attempt, name=name, limits=self.limits, timing=self.timing, deadline=until)
 
     def write(self, key: str, data: bytes) -> None:
         """The signature of a head that was just pushed is offered once; most nodes have no place for it.
@@ -686,11 +683,9 @@ class NodeTransport(HttpTransport):
 
 
 def _is_walked(reason: msg.Reason) -> bool:
-    match reason:
-        # we are ahead, or diverged: the walk says which; or the chain is too long for one message
-        case msg.InvalidInterval() | msg.Internal(error_message=msg.TOO_MANY_BLOCKS):
-            return True
-    return False
+    # we are ahead, or diverged: the walk says which; or the chain is too long for one message
+    too_long = isinstance(reason, msg.Internal) and reason.error_message == msg.TOO_MANY_BLOCKS
+    return too_long or isinstance(reason, msg.InvalidInterval)
 
 
 def given_headers(given: msg.TransferUrl, name: str) -> tuple[tuple[str, str], ...]:
@@ -717,10 +712,9 @@ _FINAL = (AccessError, CorruptedPeerError, _FullError)
 
 def _may_be_done(refused: RefusedError) -> bool:
     # an earlier attempt may have committed before its answer was lost
-    match refused.reason:
-        case msg.InvalidHead() | msg.Internal(phase=msg.Phase.COMPLETE_REQUEST):
-            return True
-    return False
+    reason = refused.reason
+    at_commit = isinstance(reason, msg.Internal) and reason.phase is msg.Phase.COMPLETE_REQUEST
+    return at_commit or isinstance(reason, msg.InvalidHead)
 
 
 def _work_seconds(shipment: Shipment) -> float:

@@ -253,17 +253,8 @@ class _Pull(Sync[Arrived, SyncOutcome]):
     def _outcome(
         self, plan: Arrived, dataset: DatasetFiles, found: HeadSignature, *warnings: str
     ) -> SyncOutcome:
-        return SyncOutcome(
-            plan.status,
-            plan.old,
-            self.head,
-            len(self.fetch.new),
-            self.download.objects,
-            self.download.bytes,
-            missing_slices(dataset),
-            found,
-            warnings=warnings,
-        )
+        counts = len(self.fetch.new), self.download.objects, self.download.bytes, missing_slices(dataset)
+        return SyncOutcome(plan.status, plan.old, self.head, *counts, found, warnings=warnings)
 
 
 @dataclass
@@ -382,9 +373,8 @@ class _NewCopy(_HeadPull):
         # the index is a cache: filled now, so that no block is read again for it
         top = len(blocks) - 1
         links = (Link(name, top - n, kinds[top - n]) for n, name in enumerate(blocks))
-        ChainIndex(fsio.LocalScratch(dataset.index_path), lambda _: links).sync(
-            Link(blocks[0], top, kinds[top])
-        )
+        index = ChainIndex(fsio.LocalScratch(dataset.index_path), lambda _: links)
+        index.sync(Link(blocks[0], top, kinds[top]))
 
     def finish(self, plan: Arrived) -> SyncOutcome:
         self.statements.keep(self.dataset)
@@ -480,10 +470,8 @@ class _BranchPull(_Pull):
         old, objects = dataset.chain.head(), fetch.read(head)
         if old is None:
             return Arrived(SyncStatus.CREATED, old, objects)
-        if old == head:
-            return Arrived(SyncStatus.UP_TO_DATE, old, objects)
         if fetch.has(old):
-            return Arrived(SyncStatus.UPDATED, old, objects)
+            return Arrived(SyncStatus.UP_TO_DATE if old == head else SyncStatus.UPDATED, old, objects)
         known = {each.block for each in FetchedBranches(dataset).entries()}
         own = old not in known or dataset.shared.where is not None  # other machines have added to it
         if own and not self.options.force:
@@ -654,8 +642,7 @@ def pull(
         if wanted is not None or found == url:
             raise
     if alias is None:
-        known_copy = sharing.copy_of(found)
-        target = known_copy.alias if known_copy else target
+        target = copy.alias if (copy := sharing.copy_of(found)) else target
     return _pull(sharing, found, ref, target, options, token)
 
 
@@ -711,8 +698,7 @@ def pull_branch(
             hint=f"name it: odfchain pull {dataset.alias}@{dataset.ref} --from URL",
         )
     where = str(sharing.url_of(place)) if "://" in place else place
-    token = token if source else None
-    with closing(sharing.open(place, token, options.parallel, dataset.ref)) as peer:
+    with closing(sharing.open(place, token if source else None, options.parallel, dataset.ref)) as peer:
         outcome = pull_branch_from(dataset, peer, where, options)
     dataset.shared.signed(dataset.folder, dataset.ref)
     return Pulled(dataset.alias, where, outcome)

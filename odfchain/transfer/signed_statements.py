@@ -70,10 +70,7 @@ class SignaturePolicy:
 
     def as_fields(self) -> dict[str, Any]:
         """The fields of a manifest that hold the policy; nothing is written where nothing is wanted."""
-        return {
-            "require_signature": True if self.required else None,
-            "max_signature_age_seconds": self.max_age,
-        }
+        return {"require_signature": self.required or None, "max_signature_age_seconds": self.max_age}
 
     @classmethod
     def from_fields(cls, require: bool | None, max_age: int | None) -> SignaturePolicy:
@@ -219,17 +216,15 @@ def _keep_signature(dataset: DatasetFiles, head: Multihash, found: HeadSignature
         if dataset.chain.head(HEAD) != head:
             return
         try:
-            content = read_head_signature(dataset.folder)
+            data = read_head_signature(dataset.folder)
         except errors.StoreError:  # something else has its place; it is replaced
-            content = b""
-        here = check_head(
-            content, dataset.id, head, number, block_at=lambda n: dataset.chain.hash_at(n, head)
-        )
+            data = b""
+        here = check_head(data, dataset.id, head, number, block_at=lambda n: dataset.chain.hash_at(n, head))
         best = better(here, found, now)
         path = dataset.folder / HEAD_SIGNATURE_KEY
-        if best is None and content is not None:
+        if best is None and data is not None:
             fsio.remove_file(path)
-        elif best is not None and content != best:
+        elif best is not None and data != best:
             fsio.replace_file(path, best)
 
 
@@ -298,8 +293,7 @@ class SeenHeads:
 
     def get(self, dataset_id: DatasetId) -> Seen | None:
         """The newest block seen of a dataset, None when it was never seen; `StoreError` if damaged."""
-        path = self._path(dataset_id)
-        if (data := fsio.read_start(path, _READ_BYTES)) is None:
+        if (data := fsio.read_start(self._path(dataset_id), _READ_BYTES)) is None:
             return None
         if (found := _TEXT.fullmatch(data.decode("ascii", "replace"))) is None:
             raise self._damaged(dataset_id)
@@ -450,7 +444,7 @@ class Examination:
         about = f"{name} at {where}"
         self.warnings += [*self._proofs, *_warnings(found, self.offer, now, known, about=about)]
         if dataset is not None and self.workspace.has_key(dataset_id):
-            self._to_the_owner(dataset, dataset_id, theirs, about)
+            self._to_the_owner(dataset, theirs, about)
         for key, many in ((AUDITS.key, AUDITS.many), (SNAPSHOTS.key, SNAPSHOTS.many)):
             try:
                 received = self.peer.signed(SignedFile(key))
@@ -480,16 +474,14 @@ class Examination:
                 )
         self._proofs = list(dict.fromkeys(said))
 
-    def _to_the_owner(
-        self, dataset: DatasetFiles, dataset_id: DatasetId, theirs: BlockAt, about: str
-    ) -> None:
+    def _to_the_owner(self, dataset: DatasetFiles, theirs: BlockAt, about: str) -> None:
         # the key's holder vouches for all blocks below the next one, and for what was signed before
         if self.signature.status is not SignatureStatus.SIGNED and dataset.chain.head() != self.offer.head:
             self.warnings.append(
                 f"{about}: its newest blocks are not signed with the dataset's key, which is here: your next "
                 "commit signs them, too"
             )
-        signed = signed_last(dataset, dataset_id)
+        signed = signed_last(dataset, dataset.id)
         if self.force and signed is not None and theirs(signed.sequence_number) != signed.head:
             self.warnings.append(
                 f"{about}: block {signed.sequence_number} {signed.head} is given up, which is signed with "
@@ -566,15 +558,13 @@ def push_statements(
     return status, None
 
 
-def _push_signature(
-    dataset: DatasetFiles, peer: Store, head: Multihash, block_at: BlockAt
-) -> SignatureStatus:
+def _push_signature(dataset: DatasetFiles, peer: Store, head: Multihash, at: BlockAt) -> SignatureStatus:
     ref, number = dataset.chain.ref, dataset.chain.get(head).sequence_number
 
     def judged(content: bytes | None) -> HeadSignature:
         if ref != HEAD:
             return check_branch(content, dataset.id, ref, head)
-        return check_head(content, dataset.id, head, number, block_at=block_at)
+        return check_head(content, dataset.id, head, number, block_at=at)
 
     here, there = read_head_signature(dataset.folder, ref), _there(peer, SignedFile.HEAD)
     if ref == HEAD:

@@ -280,9 +280,8 @@ class PeerLinks:
                 self._spool.add(block.hash, block.data)
                 self._unread.add(block.hash)
         if not self._unread and known + _HINT_FROM < number < LIMITS.chain_blocks:
-            with contextlib.suppress(
-                errors.OdfchainError
-            ):  # it only saves time; what is wrong shows without it
+            # it only saves time; what is wrong shows without it
+            with contextlib.suppress(errors.OdfchainError):
                 if hint := self._peer.hint(number + 1):
                     here = self._spool.names()
                     self._prefetch = Prefetch(

@@ -124,9 +124,7 @@ class Rewriting:
             return True
 
         with ThreadPoolExecutor(8, thread_name_prefix="blocks") as pool:
-            return frozenset(
-                name for name, there in zip(named, pool.map(is_given, named), strict=True) if there
-            )
+            return frozenset(itertools.compress(named, pool.map(is_given, named)))
 
     def dependents(self, blocks: Collection[Multihash]) -> list[Dependent]:
         """The derivatives in the workspace, on any branch, that have read up to one of these blocks."""
@@ -224,11 +222,8 @@ def _between(dataset: DatasetFiles, upper: DatasetState, lower: DatasetState) ->
 
 def _given_up(dataset: DatasetFiles) -> set[Multihash | None]:
     """Heads that references keep; those of branches are not given up: to go there is a merge."""
-    return {
-        dataset.chain.head(ref)
-        for ref in points.ref_names(dataset)
-        if not is_branch_name(ref) and ref != HEAD
-    }
+    refs = points.ref_names(dataset)
+    return {dataset.chain.head(ref) for ref in refs if ref != HEAD and not is_branch_name(ref)}
 
 
 def _on_other_references(dataset: DatasetFiles, blocks: Sequence[Multihash]) -> frozenset[Multihash]:

@@ -39,9 +39,6 @@ from odfchain.workspace.dataset_state import DatasetState
 OVERWRITTEN = "overwritten-"
 """Prefix of references to heads that were given up."""
 
-# Suffix of the signature file of a reference, in the same folder.
-_NOT_REFS = ".jws"
-
 
 def refs_of(dataset: DatasetFiles) -> LocalRefStore:
     """The references of a dataset."""
@@ -50,8 +47,8 @@ def refs_of(dataset: DatasetFiles) -> LocalRefStore:
 
 def ref_names(dataset: DatasetFiles) -> list[str]:
     """The names of a dataset's references, the head first."""
-    found = [n for n in refs_of(dataset).names() if n != HEAD and not n.endswith(_NOT_REFS)]
-    return [HEAD, *found]
+    # a signature is in a file beside its reference
+    return [HEAD, *(n for n in refs_of(dataset).names() if n != HEAD and not n.endswith(".jws"))]
 
 
 def branch_names(dataset: DatasetFiles) -> list[str]:
