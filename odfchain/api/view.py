@@ -16,7 +16,7 @@ from odfchain.api.snapshots import Snapshots
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.errors import SchemaError, UsageError
 from odfchain.odf.enums import DatasetKind
-from odfchain.odf.events import AddData, ExecuteTransform, MetadataBlock
+from odfchain.odf.events import MetadataBlock
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.schema import DataSchema
@@ -72,9 +72,7 @@ class Log(OwnErrors):
 
 
 def _records(block: MetadataBlock) -> str:
-    event = block.event
-    data = event.new_data if isinstance(event, AddData | ExecuteTransform) else None
-    return f"{data.offset_interval.count:,} records" if data else ""
+    return f"{block.new_data.offset_interval.count:,} records" if block.new_data else ""
 
 
 def arrow_dataset(paths: Sequence[Path], schema: pa.Schema) -> Any:

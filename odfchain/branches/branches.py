@@ -68,10 +68,8 @@ class BlockGraph:
 
     def __init__(self, dataset: DatasetFiles, refs: Sequence[str] = ()) -> None:
         """`refs` are references that probably lead to what will be asked for."""
-        self._dataset = dataset
-        self._chain = dataset.chain
-        first = [dataset.ref, *refs]
-        self._waiting = [*dict.fromkeys([*first, *ref_names(dataset)])]
+        self._dataset, self._chain = dataset, dataset.chain
+        self._waiting = [*dict.fromkeys([dataset.ref, *refs, *ref_names(dataset)])]
         self._known: list[tuple[DatasetFiles, Multihash, int]] = []
         self._line = functools.cache(self._found_line)
         self._forks: dict[tuple[Multihash, Multihash], Multihash] = {}

@@ -321,7 +321,6 @@ MOST_BYTES = 256 << 20
 """A file that is read [bytes]."""
 _SEPARATORS = (",", ";", "\t")
 _BY_BOM = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
-_SIDES = ("ours", "theirs")
 _WORDS = ("conflict", "column", "take")
 _ADVICE = (
     "write numbers with digits and a point only, and times like 2026-01-31T12:00:00Z; spreadsheets change "
@@ -412,13 +411,11 @@ def read_resolution(given: str | Path | None, data: pa.Schema, key: Sequence[str
     """
     if given is None:
         return UNDECIDED
-    if given in _SIDES:
+    if given in ("ours", "theirs"):
         return Resolution.of_side(str(given))
     path = Path(given)
     if (found := read_regular(path, MOST_BYTES, follow=True)) is None:
-        raise UsageError(
-            f"{path}: no such file", hint="--resolve takes ours, theirs, or a file of --conflicts"
-        )
+        raise fsio.no_file(path, "--resolve takes ours, theirs, or a file of --conflicts")
     content = found[0]
     if len(content) > MOST_BYTES:
         raise BadInputError(f"it has more than {MOST_BYTES:,} bytes", file=str(path))
@@ -461,8 +458,7 @@ class _File:
 
     def __init__(self, path: Path, data: pa.Schema, key: tuple[str, ...]) -> None:
         self._path, self._data, self._key = path, data, key
-        others = [each for each in data if each.name not in key]
-        self._row = pa.struct(others)
+        self._row = pa.struct([each for each in data if each.name not in key])
         self._needed = [*key_names(key), "column", "ours", "theirs", *DECISION_COLUMNS]
         self._texts = True
         """True if values are texts that have to be understood, as in CSV."""

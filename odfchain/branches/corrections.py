@@ -117,9 +117,7 @@ def read_given(path: Path, wanted: Wanted, form: str | None = None) -> GivenRows
         raise errors.UsageError(f"{path}: corrections are read from .csv, .ndjson and .parquet")
     if not path.is_file():
         raise no_file(path)
-    readers: dict[str, Callable[[Path, Wanted], GivenRows]] = {
-        "csv": _csv, "ndjson": _ndjson, "parquet": _parquet,
-    }  # fmt: skip
+    readers = {"csv": _csv, "ndjson": _ndjson, "parquet": _parquet}
     if form != "parquet" and path.stat().st_size > MOST_BYTES:
         raise _oversized(path)
     found = readers[form](path, wanted)
@@ -179,16 +177,11 @@ def _csv(path: Path, wanted: Wanted) -> GivenRows:
 class _Digits(float):
     """A number as it was written."""
 
-    text: str
+    def __init__(self, text: str) -> None:
+        self.text = text
 
     def __str__(self) -> str:
         return self.text
-
-
-def _digits(text: str) -> _Digits:
-    number = _Digits(text)
-    number.text = text
-    return number
 
 
 def _ndjson(path: Path, wanted: Wanted) -> GivenRows:
@@ -199,7 +192,7 @@ def _ndjson(path: Path, wanted: Wanted) -> GivenRows:
         number = len(rows) + 1
         try:
             row = json.loads(
-                line, parse_float=_digits, parse_constant=_no_constant, object_pairs_hook=unique_members
+                line, parse_float=_Digits, parse_constant=_no_constant, object_pairs_hook=unique_members
             )
         except (ValueError, RecursionError) as error:
             message = f"it is not JSON: {one_line(str(error))}"
@@ -255,7 +248,7 @@ def _understood(trees: list[Any], field: pa.Field, file: str, *, json_types: boo
 
 def _nested(text: str | None, field: pa.Field, file: str, number: int) -> Any:
     try:
-        return None if text is None else json.loads(text, parse_float=_digits)
+        return None if text is None else json.loads(text, parse_float=_Digits)
     except (ValueError, RecursionError):
         raise _wrong(field, file, number, f"{cut(text or '', _SHOWN)} is not JSON") from None
 
@@ -301,7 +294,6 @@ def _check_nulls(found: GivenRows, wanted: Wanted) -> None:
             raise _wrong(field, found.file, int(null.argmax()) + 1, "it cannot be null")
 
 
-ALLOW_NEW = "--allow-new"
 _SHOWN_CORRECTIONS = 5
 """Keys that a message names [count]."""
 
@@ -428,8 +420,7 @@ class _Asked:
         if not (twice := first < last).any():
             return
         at = int(np.flatnonzero(twice)[np.argmin(last[twice])])
-        places = [self._place(int(number[at])) for number in (first, last)]
-        (there, row), (here, again) = places
+        (there, row), (here, again) = (self._place(int(number[at])) for number in (first, last))
         where = f"row {row + 1:,}" if there is here else f"{there.file}, row {row + 1:,}"
         raise errors.BadInputError(
             f"{row_diff.key_text(here.rows.select(self.wanted.key), again)} comes twice: also in {where}",
@@ -458,29 +449,25 @@ class _Asked:
     def diff(self, state: DatasetState, system_time: Timestamp, *, allow_new: bool) -> row_diff.RowDiff:
         every, wanted = self.every, self.wanted
         columns = nullable(wanted.data)
-        values = pa.concat_tables([fitted(each.rows, columns) for each in every])
-        before, had = rows_of_keys(self.dataset, state, values, wanted.key, columns)
-        stays = np.arange(values.num_rows) < sum(map(len, self.files))
+        rows = pa.concat_tables([fitted(each.rows, columns) for each in every])
+        before, had = rows_of_keys(self.dataset, state, rows, wanted.key, columns)
+        stays = np.arange(rows.num_rows) < sum(map(len, self.files))
         self._check_known(had, stays, allow_new=allow_new)
         new = stays & ~had
         after = before
-        for index, column in enumerate(columns):
-            said = values.column(column.name)
-            given = np.concatenate([each.given.get(column.name, np.zeros(len(each), bool)) for each in every])
-            if column.name == wanted.event_time:
+        for index, field in enumerate(columns):
+            said = rows.column(field.name)
+            given = np.concatenate([each.given.get(field.name, np.zeros(len(each), bool)) for each in every])
+            if field.name == wanted.event_time:
                 now = pa.scalar(system_time.epoch_ms, pa.int64()).cast(pa.timestamp("ms", "UTC"))
                 given &= said.is_valid().to_numpy()  # a missing event time is never a change
-                said = said.fill_null(now.cast(column.type))
-            if column.name in wanted.key:
+                said = said.fill_null(now.cast(field.type))
+            if field.name in wanted.key:
                 given = np.zeros(len(had), bool)  # 0.0 and -0.0 are one key: what is recorded stays
-            chosen = row_diff.either(
-                given | new, pa.table([said], [column.name]), before.select([column.name])
-            )
-            after = after.set_column(index, column, chosen.column(0))
+            made = row_diff.either(given | new, pa.table([said], [field.name]), before.select([field.name]))
+            after = after.set_column(index, field, made.column(0))
         self._check_whole(after, new)
-        diff = row_diff.RowDiff(
-            wanted.key, before, had, after, stays, row_diff.key_columns(values, wanted.key)
-        )
+        diff = row_diff.RowDiff(wanted.key, before, had, after, stays, row_diff.key_columns(rows, wanted.key))
         return diff.only(row_diff.changed(diff))
 
     def _check_known(self, had: Numbers, stays: Numbers, *, allow_new: bool) -> None:
@@ -497,7 +484,7 @@ class _Asked:
             first = self._place(int(at[0]))[0].file
             if removing:
                 raise errors.BadInputError(f"{problem}; only what is there can be removed", file=first)
-            raise errors.IngestError(f"{first}: {problem}", flag=ALLOW_NEW)
+            raise errors.IngestError(f"{first}: {problem}", flag="--allow-new")
 
     def _check_whole(self, after: pa.Table, new: Numbers) -> None:
         # a new row needs a value in each required column

@@ -100,12 +100,10 @@ class Comparison:
     columns: MergedColumns
 
     @classmethod
-    def of(
-        cls, one: tuple[DatasetFiles, DatasetState], other: tuple[DatasetFiles, DatasetState]
-    ) -> Comparison:
+    def of(cls, one: tuple[DatasetFiles, DatasetState], two: tuple[DatasetFiles, DatasetState]) -> Comparison:
         """From one state to another of the same dataset; `SchemaError` where they cannot be compared."""
-        states = one[1], other[1]
-        return cls((one, other), common_key(states), MergedColumns.of(*states))
+        states = one[1], two[1]
+        return cls((one, two), common_key(states), MergedColumns.of(*states))
 
     @property
     def schema(self) -> pa.Schema:
@@ -161,12 +159,10 @@ class Comparison:
         one, other = (state.head for _, state in self.sides)
         sides = intervals_of(graph, parts, trusted)
         if self._key:
-            function = functools.partial(_of_keys, key=self.key, way=way)
+            work = functools.partial(_of_keys, key=self.key, way=way)
             with contextlib.ExitStack() as stack:
                 staged = functools.partial(stack.enter_context, self.sides[0][0].staging())
-                changes = compute(
-                    sides, self.columns, self.key, function, engine=engine, private=staged
-                ).rows()
+                changes = compute(sides, self.columns, self.key, work, engine=engine, private=staged).rows()
         else:
             changes = _of_rows([read_rows(side, self.columns) for side in sides])
         return Diff(

@@ -386,11 +386,8 @@ class ForeignKeys:
         there = wanted.in_force(target.files(), target.columns.key)
         if there.all():
             return None
-        of_key = ", ".join(target.columns.key)
-        missing_in = f"{target.name} does not have as {of_key}"
-        return self._broken(
-            key, rows, wanted, ~there, missing_in, lambda: _where_it_is(wanted, ~there, target)
-        )
+        lacks = f"{target.name} does not have as {', '.join(target.columns.key)}"
+        return self._broken(key, rows, wanted, ~there, lacks, lambda: _where_it_is(wanted, ~there, target))
 
     def _changes(self, key: ForeignKey, rows: Rows, target: Rows) -> Broken | None:
         wanted = said_by(rows, key.columns)

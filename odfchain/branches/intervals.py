@@ -184,19 +184,14 @@ class MergedColumns:
 
 
 def _check_types(mine: ds.DataField, theirs: ds.DataField) -> None:
-    ours, other = canonical(mine.value_type), canonical(theirs.value_type)
-    if (ours, ds.is_uuid(mine.value_type, mine.extra)) != (
-        other,
-        ds.is_uuid(theirs.value_type, theirs.extra),
-    ):
+    kinds = [(canonical(f.value_type), ds.is_uuid(f.value_type, f.extra)) for f in (mine, theirs)]
+    if kinds[0] != kinds[1]:
         types = " and ".join(type_name(each.type, each.extra) for each in (mine, theirs))
         raise _cannot_merge(mine.name, f"has two types: {types}")
 
 
-def _cannot_merge(name: str, problem: str) -> SchemaError:
-    return SchemaError(
-        f"column `{one_line(name)}` {problem}", hint="the two sides have to agree on what it is"
-    )
+def _cannot_merge(name: str, why: str) -> SchemaError:
+    return SchemaError(f"column `{one_line(name)}` {why}", hint="the two sides have to agree on what it is")
 
 
 def read_rows(interval: Interval, view: MergedColumns, key: Sequence[str] = ()) -> pa.Table:

@@ -181,10 +181,8 @@ class MergeOutcome:
             moved = "would move" if dry_run else "moved"
             return f"{about}{moved} {into} forward to {from_where}: it is block {self.number:,}"
         taken = ", ".join(f"{count:,} {take}" for take, count in sorted(self.conflicts.items()))
-        decided = (
-            f"{counted(sum(self.conflicts.values()), 'conflict')} ({taken})" if taken else "no conflicts"
-        )
-        brought = f"{from_where} into {into}: {described(self.operations)}, {decided}"
+        said = f"{counted(sum(self.conflicts.values()), 'conflict')} ({taken})" if taken else "no conflicts"
+        brought = f"{from_where} into {into}: {described(self.operations)}, {said}"
         if dry_run:
             return f"{about}would merge {brought}"
         return f"{about}merged {brought}; {into} is block {self.number:,}"
@@ -309,7 +307,7 @@ def compute_merge(
     nothing, intervals = lines_schema(sides.key).empty_table(), sides.intervals(means.trusted)
     if not sides.key:
         return sides.appended(intervals), nothing
-    function = functools.partial(
+    work = functools.partial(
         _merge_part,
         asked=sides.asked,
         key=sides.key,
@@ -317,9 +315,7 @@ def compute_merge(
         resolution=resolution,
         by_row=by_row,
     )
-    computed = compute(
-        intervals, sides.columns, sides.key, function, engine=means.engine, private=lambda: folder
-    )
+    computed = compute(intervals, sides.columns, sides.key, work, engine=means.engine, private=lambda: folder)
     return computed, pa.concat_tables([nothing, *computed.notes])
 
 
@@ -497,8 +493,7 @@ def taken_rows(asked: MergeInput, rows: Sequence[tuple[Numbers, Numbers]]) -> Nu
     hashes, signs = zip(*rows, strict=True)
     code = numbered(np.concatenate(hashes))
     kinds = int(code.max()) + 1 if len(code) else 0
-    ends = np.cumsum([len(part) for part in hashes])
-    codes = np.split(code, ends[:-1])
+    codes = np.split(code, np.cumsum([len(part) for part in hashes])[:-1])
     nets = [
         np.bincount(part, weights=sign, minlength=kinds).astype(np.int64)
         for part, sign in zip(codes, signs, strict=True)

@@ -47,13 +47,7 @@ _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _ZEROS = re.compile(r"\.(\d*?)0+(?=Z|$)", re.ASCII)
 _CLOCK = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?", re.ASCII)
-_NO_NUMBERS = {
-    "nan": math.nan,
-    "infinity": math.inf,
-    "inf": math.inf,
-    "-infinity": -math.inf,
-    "-inf": -math.inf,
-}
+_NO_NUMBERS = {name: float(name) for name in ("nan", "infinity", "inf", "-infinity", "-inf")}
 
 
 def json_text(tree: Any) -> str:
@@ -171,12 +165,10 @@ def _exact_text(text: str, kind: pa.DataType) -> Any:
         text = text.strip().replace(" ", "T", 1)
         text = f"{text}T00:00:00" if _DAY.fullmatch(text) else text
         zoned = f"{text}Z" if kind.tz and not _ZONE.search(text) else text
-        plain = pa.timestamp(kind.unit, "UTC" if kind.tz else None)
-        return pa.scalar(zoned).cast(plain).value
+        return pa.scalar(zoned).cast(pa.timestamp(kind.unit, "UTC" if kind.tz else None)).value
     if t.is_time(kind) and (clock := _CLOCK.fullmatch(text.strip())):
         hour, minute, second = (int(part or 0) for part in clock.groups()[:3])
-        nanoseconds = int((clock[4] or "").ljust(9, "0"))
-        part, rest = divmod(nanoseconds * PER_SECOND[kind.unit], 10**9)
+        part, rest = divmod(int((clock[4] or "").ljust(9, "0")) * PER_SECOND[kind.unit], 10**9)
         if not rest and hour < 24 and minute < 60 and second < 60:
             return (hour * 3600 + minute * 60 + second) * PER_SECOND[kind.unit] + part
     elif t.is_date(kind):
@@ -228,11 +220,8 @@ class RowDiff:
     def only(self, chosen: Numbers) -> RowDiff:
         """The keys that a mask or positions choose."""
         at = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
-        index = pa.array(at)
-        return RowDiff(
-            self.key, self.before.take(index), self.had[at], self.after.take(index), self.has[at],
-            self.keys.take(index),
-        )  # fmt: skip
+        before, after, keys = (each.take(pa.array(at)) for each in (self.before, self.after, self.keys))
+        return RowDiff(self.key, before, self.had[at], after, self.has[at], keys)
 
     def reversed(self) -> RowDiff:
         """The way back."""
@@ -531,18 +520,15 @@ def _cells(
         differs[name] = ~same_cells(our, their)
     taken = {name: other[name] & ~mine[name] & differs[name] for name in columns}
     torn = {name: other[name] & mine[name] & differs[name] for name in columns}
-    count = len(had)
-    nothing = np.zeros(count, dtype=bool)
+    nothing = np.zeros(len(had), dtype=bool)
     rest = [name for name in columns if name != event_time]
     unequal = np.any([nothing, *(differs[name] for name in rest)], axis=0)
     if by_row:
-        both_changed = [
-            np.any([nothing, *(side[name] for name in columns)], axis=0) for side in (mine, other)
-        ]
-        whole = both_changed[0] & both_changed[1] & unequal
+        by_both = [np.any([nothing, *(side[name] for name in columns)], axis=0) for side in (mine, other)]
+        whole = by_both[0] & by_both[1] & unequal
         torn = {name: np.where(whole, differs[name], torn[name] & unequal) for name in columns}
         # rows that both changed to the same are the same, whenever each side observed it
-        alike = both_changed[0] & both_changed[1] & ~unequal
+        alike = by_both[0] & by_both[1] & ~unequal
         taken = {name: taken[name] & ~(whole | alike) for name in columns}
     if event_time in torn:
         only_time = nothing.copy()
@@ -693,9 +679,8 @@ class MergedTables:
             way = _then(base.way.reversed(), _then(self._way(base.block, side.block), side.way))
             # a key without a base has to be looked at even where a side is as the base would have been
             sides.append(RowDiff.joined([way, base.unknown.without(way)]).without(ours.unknown))
-        return merge_rows(
-            *sides, event_time=self._event_time, by_row=by_row, baseless=sides[1].is_in(base.unknown)
-        )
+        baseless = sides[1].is_in(base.unknown)
+        return merge_rows(*sides, event_time=self._event_time, by_row=by_row, baseless=baseless)
 
 
 def net_of_table(rows: pa.Table, key: tuple[str, ...]) -> RowDiff:
