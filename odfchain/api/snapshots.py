@@ -52,7 +52,7 @@ class Profile(OwnErrors):
         """
         from odfchain.profiles.reader import MOST_BYTES, read_profile
 
-        return cls(read_profile(_bytes_of(path, MOST_BYTES)))
+        return cls(read_profile(fsio.read_named(path, MOST_BYTES)))
 
     @property
     def num_rows(self) -> int:
@@ -134,7 +134,7 @@ class Manifest(OwnErrors):
         return None
 
     def prune(self, where: str) -> Sequence[Mapping[str, Any]]:
-        """The files that may hold a row that an SQL wanted keeps: a file is left out only if none can."""
+        """The files that may hold a row that an SQL condition keeps: a file is left out only if none can."""
         from odfchain.slices.conditions import parse_where
         from odfchain.slices.skipping import may_match
 
@@ -165,13 +165,6 @@ def _needing_slices() -> Iterator[None]:
         raise errors.ObjectCorruptedError(str(error), hint=error.hint) from None
 
 
-def _bytes_of(path: str | Path, most: int) -> bytes:
-    # one byte more than allowed shows that the file is too large
-    if (found := fsio.read_start(Path(path), most + 1)) is None:
-        raise fsio.no_file(path)
-    return found
-
-
 @with_own_errors
 def compare_profiles(before: Profile, after: Profile, policy: str | Path | None = None) -> Drift:
     """How far two profiles are apart, by the limits of a policy file; no data are read."""
@@ -182,7 +175,7 @@ def compare_profiles(before: Profile, after: Profile, policy: str | Path | None 
         from odfchain.limits import LIMITS
         from odfchain.profiles.drift import read_policy
 
-        chosen = read_policy(_bytes_of(policy, LIMITS.manifest_bytes), source=str(policy))
+        chosen = read_policy(fsio.read_named(policy, LIMITS.manifest_bytes), source=str(policy))
     return compared(before.document, after.document, chosen)
 
 

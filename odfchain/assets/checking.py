@@ -73,7 +73,7 @@ def compared(row: AssetRow, probe: Probe) -> CheckedAsset:
     locked, now = row.facts, probe.facts
     if differences := list(_differences(locked, now)):
         return CheckedAsset(row, Status.CHANGED, tuple(differences))
-    if not _comparable(locked, now):
+    if not any(None not in pair for pair in zip(astuple(locked), astuple(now), strict=True)):
         return CheckedAsset(row, Status.UNKNOWN, note="there is nothing that both the lock and the store say")
     return CheckedAsset(row, Status.SAME, note=_touched(locked, now))
 
@@ -93,18 +93,9 @@ def _differences(locked: Facts, now: Facts) -> Iterator[str]:
     if locked.file_checksum is not None and now.file_checksum is not None:
         if locked.file_checksum != now.file_checksum:
             yield "checksum"
-    elif not _identified(locked, now) and _touched(locked, now):
+    # where size and tag can both be compared, the time alone proves nothing
+    elif None in (locked.size_bytes, now.size_bytes, locked.etag, now.etag) and _touched(locked, now):
         yield f"last modified {locked.last_modified} → {now.last_modified}"
-
-
-def _identified(locked: Facts, now: Facts) -> bool:
-    # size and tag can both be compared: the time alone then proves nothing
-    return None not in (locked.size_bytes, now.size_bytes, locked.etag, now.etag)
-
-
-def _comparable(locked: Facts, now: Facts) -> bool:
-    pairs = zip(astuple(locked), astuple(now), strict=True)
-    return any(one is not None and other is not None for one, other in pairs)
 
 
 def _touched(locked: Facts, now: Facts) -> str:

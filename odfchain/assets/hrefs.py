@@ -32,7 +32,6 @@ _SIGNATURES = frozenset(
     }
 )  # fmt: skip
 """Parameters that sign a request, or let it in: AWS, Google, SAS of Azure, CloudFront, tokens."""
-_SIGNATURE_PREFIXES = ("x-amz-", "x-goog-")
 ACCESS_KEY = re.compile(r"AKIA[A-Z0-9]{16}")
 """The id of a key of Amazon's: not a secret by itself, and no row has one."""
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
@@ -128,7 +127,7 @@ def _check_rest(sign: str, rest: str, *, strip_query: bool) -> None:
         return
     for part in re.split("[&;]", rest):
         name = unescape(part.partition("=")[0]).decode(errors="replace") if "=" in part else ""
-        if name.lower() in _SIGNATURES or name.lower().startswith(_SIGNATURE_PREFIXES):
+        if name.lower() in _SIGNATURES or name.lower().startswith(("x-amz-", "x-goog-")):
             raise InvalidIdError(
                 f"signed: its query has {name}",
                 hint="name the plain object, or drop the queries of all hrefs with --strip-query",
@@ -223,7 +222,7 @@ def _check_endpoint(store: str, endpoint: str) -> None:
 # Storage schemes as endpoints and back. A scheme comes from an untrusted document: it is a location, never a
 # permission. Requests are signed only for endpoints that the user has named (RFC-047; storage extension 2.0).
 
-STORAGE_SCHEMES, REFS = "storage:schemes", "storage:refs"
+SCHEMES_KEY, REFS = "storage:schemes", "storage:refs"
 _STORES = {"aws-s3": "s3", "custom-s3": "s3", "ms-azure": "az", "custom-azure": "az"}
 """Store types by type of scheme; `custom-azure` is ours, for servers that are no account of Azure's."""
 _AWS = "https://{bucket}.s3.{region}.amazonaws.com"

@@ -264,10 +264,8 @@ class LockFile:
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():  # a lock that is missing is missing like a dataset, so it ends with 4
-            missing = no_file(
-                path, "name the lock in it, like assets.lock.parquet" if path.is_dir() else None
-            )
-            raise AssetError(missing.message, hint=missing.hint, exit_code=4)
+            error = no_file(path, "name the lock in it, like assets.lock.parquet" if path.is_dir() else None)
+            raise AssetError(error.message, hint=error.hint, exit_code=4)
         self._path = path
         self._order = _Order()
         self.schema = SCHEMA

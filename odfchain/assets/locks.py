@@ -62,7 +62,6 @@ from odfchain.storage.locations import Location
 from odfchain.text import counted, one_line
 from odfchain.workspace.options import takes
 
-_GROUP = 65_536
 _SHOWN = 20
 """Faulty rows that a message lists."""
 
@@ -232,8 +231,7 @@ class AssetLock(OwnErrors):
 
     def hrefs(self) -> Iterator[str]:
         """The hrefs of all rows, in order."""
-        for row in self._each_row():
-            yield row.location.href()
+        return (row.location.href() for row in self._each_row())
 
     def check(
         self, *, checksums: bool = False, stores: StoreOptions | None = None, progress: Progress = SILENT
@@ -318,7 +316,7 @@ class AssetLock(OwnErrors):
         """Durably write the lock; a file that is there is replaced as a whole."""
         fsio.make_folder(Path(path).parent)
         with fsio.replaced(Path(path)) as file:
-            pq.write_table(self.table, file, version="2.6", compression="snappy", row_group_size=_GROUP)
+            pq.write_table(self.table, file, version="2.6", compression="snappy", row_group_size=65_536)
 
     def completed_by(self, known: AssetLock, *, probed: bool) -> AssetLock:
         """This lock with what an earlier one knows, where stores did not answer or were not asked (`probed`).
@@ -448,9 +446,7 @@ def _with_checksums(
         if method in (Method.USE_ETAG, Method.CALCULATE_IF_NEEDED):
             checksum = checksum_of_etag(row.facts.etag)
         try:
-            if method is Method.CALCULATE_ALWAYS or (
-                method is Method.CALCULATE_IF_NEEDED and checksum is None
-            ):
+            if checksum is None and method in (Method.CALCULATE_ALWAYS, Method.CALCULATE_IF_NEEDED):
                 checksum = SHA2_256 + stores.checksum(row.location, "sha256", etag=row.facts.strong_etag)
             found.append(replace(row, facts=replace(row.facts, file_checksum=checksum)))
         except errors.OdfchainError as error:

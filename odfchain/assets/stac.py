@@ -20,15 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from odfchain.assets.hrefs import (
-    ACCESS_KEY,
-    REFS,
-    STORAGE_SCHEMES,
-    named_scheme,
-    parse_href,
-    placed,
-    public_href,
-)
+from odfchain.assets.hrefs import ACCESS_KEY, REFS, SCHEMES_KEY, named_scheme, parse_href, placed, public_href
 from odfchain.assets.lock_table import KIND, AssetRow
 from odfchain.assets.objects import Selection, Stores
 from odfchain.errors import AssetError, NameCollisionError, OdfchainError, UsageError
@@ -53,9 +45,7 @@ class NoDocumentError(AssetError):
 
 def bytes_of(path: Path) -> bytes:
     """The bytes of a document."""
-    if (data := fsio.read_start(path, ASSETS.document_bytes + 1)) is None:
-        raise fsio.no_file(path)
-    return checked_size(data, str(path))
+    return checked_size(fsio.read_named(path, ASSETS.document_bytes), str(path))
 
 
 def checked_size(data: bytes, name: str) -> bytes:
@@ -260,7 +250,7 @@ class StacReader:
         collection, properties = item.get("collection"), item.get("properties")
         collection = collection if isinstance(collection, str) else None
         # the columns of STAC GeoParquet are the properties themselves
-        schemes = (properties if isinstance(properties, dict) else item).get(STORAGE_SCHEMES)
+        schemes = (properties if isinstance(properties, dict) else item).get(SCHEMES_KEY)
         for key, asset in assets.items():
             if self.selection.wants(name, key):
                 try:
@@ -281,7 +271,7 @@ class StacReader:
         return placed(location, schemes, chosen.get(REFS)), size
 
     def _parquet(self, path: Path) -> Iterator[NamedAsset]:
-        wanted = ("type", "id", "collection", "links", "assets", STORAGE_SCHEMES)
+        wanted = ("type", "id", "collection", "links", "assets", SCHEMES_KEY)
         with open_parquet(path) as file:
             names = file.schema_arrow.names
             if "id" not in names or "assets" not in names:
@@ -462,18 +452,16 @@ class Projection:
         """(an Item that lies in `folder` with these locations, how many of its assets have one)."""
         found = _brought_up(item, keep_version=self.keep_version)
         _check_item(found)
-        written = {
-            key: row for key in found["assets"] if (row := self.rows.get((found["id"], key))) is not None
-        }
-        if any(row.location.is_relative for row in written.values()):
+        rows = {key: row for key in found["assets"] if (row := self.rows.get((found["id"], key))) is not None}
+        if any(row.location.is_relative for row in rows.values()):
             _move(found)
         used = set[str]()
-        for key, row in written.items():
+        for key, row in rows.items():
             used |= self._write(found, found["assets"][key], row, folder)
         for name in (ALTERNATE, FILE, STORAGE):
             if name in used:
                 _declare(found, name)
-        return found, len(written)
+        return found, len(rows)
 
     def _write(self, item: dict[str, Any], asset: dict[str, Any], row: AssetRow, folder: Path) -> set[str]:
         href = self._href(row, folder)
@@ -555,16 +543,12 @@ def _documents(root: Path) -> Iterator[Path]:
 
 
 def _check_item(item: Mapping[str, Any]) -> None:
-    assets, properties = item.get("assets"), item.get("properties")
-    if (
-        not isinstance(item.get("id"), str)
-        or not isinstance(assets, dict)
-        or not isinstance(properties, dict)
-    ):
+    name, assets, properties = item.get("id"), item.get("assets"), item.get("properties")
+    if not isinstance(name, str) or not isinstance(assets, dict) or not isinstance(properties, dict):
         raise NoDocumentError("an Item without an id, without properties or without assets")
-    label = one_line(item["id"])
-    if not isinstance(properties.get(STORAGE_SCHEMES, {}), dict):
-        raise AssetError(f"{label}: its {STORAGE_SCHEMES} are not a map")
+    label = one_line(name)
+    if not isinstance(properties.get(SCHEMES_KEY, {}), dict):
+        raise AssetError(f"{label}: its {SCHEMES_KEY} are not a map")
     for key, asset in assets.items():
         if not isinstance(asset, dict) or not isinstance(asset.get("href"), str):
             raise AssetError(f"{label} {one_line(key)}: no href")
@@ -580,9 +564,8 @@ def _is_there(item: Mapping[str, Any], place: Mapping[str, Any], row: AssetRow, 
     if row.location.store not in ("s3", "az"):
         return True
     try:
-        return (
-            placed(parse_href(href), item["properties"].get(STORAGE_SCHEMES), place.get(REFS)) == row.location
-        )
+        schemes = item["properties"].get(SCHEMES_KEY)
+        return placed(parse_href(href), schemes, place.get(REFS)) == row.location
     except AssetError:
         return False
 
@@ -595,7 +578,7 @@ def _without_place(place: dict[str, Any]) -> dict[str, Any]:
 def _put(item: dict[str, Any], place: dict[str, Any], row: AssetRow, href: str) -> None:
     place["href"] = href
     if row.location.endpoint is not None:
-        place[REFS] = [named_scheme(row.location, item["properties"].setdefault(STORAGE_SCHEMES, {}))]
+        place[REFS] = [named_scheme(row.location, item["properties"].setdefault(SCHEMES_KEY, {}))]
 
 
 # Migration of STAC and its extensions by pystac. Fields of extensions that it cannot migrate stay, and so
@@ -607,7 +590,7 @@ ALTERNATE, FILE, STORAGE = "alternate-assets", "file", "storage"
 _VERSIONS = {ALTERNATE: "v1.2.0", FILE: "v2.1.0", STORAGE: "v2.0.0"}
 _KNOWN = {
     FILE: {f"file:{n}" for n in ("byte_order", "checksum", "header_size", "size", "values", "local_path")},
-    STORAGE: {STORAGE_SCHEMES, REFS},
+    STORAGE: {SCHEMES_KEY, REFS},
 }
 """All that the newest versions know; their schemas refuse what else begins like that."""
 _KEPT = re.compile(r"1\.[01]\.[0-9]+")

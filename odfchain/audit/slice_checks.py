@@ -647,14 +647,14 @@ def _check_slice_file(run: Run, job: SliceJob, *, partial: bool) -> Checking[boo
 
 
 def _check_checkpoint(run: Run, stored: StoredBlock, named: Checkpoint, *, partial: bool) -> Checking[None]:
-    # A named that did not change is named again; its bytes were hashed at the block that made it.
+    # A checkpoint that did not change is named again; its bytes were hashed at the block that made it.
     store, name = run.dataset.checkpoints, named.physical_hash
     if partial and _is_missing(store, name):
-        message = _NOT_HERE.format("named", run.dataset.alias)
+        message = _NOT_HERE.format("checkpoint", run.dataset.alias)
         yield LeftOut(message, stored.number, PRESENT, (PHYSICAL,))
         return
     yield Looked(PRESENT)
-    found = _size_fault(store, name, named.size, "named", stored.number)
+    found = _size_fault(store, name, named.size, "checkpoint", stored.number)
     if found is not None:
         yield found
         return
@@ -664,7 +664,7 @@ def _check_checkpoint(run: Run, stored: StoredBlock, named: Checkpoint, *, parti
     except OdfchainError as error:
         place = store.locate(name)
         reason = error.message.removeprefix(f"{place}: ")
-        message = f"PhysicalHashMismatch: the named is damaged: {reason}"
+        message = f"PhysicalHashMismatch: the checkpoint is damaged: {reason}"
         yield fault(PHYSICAL, place, message, stored.number)
 
 

@@ -85,6 +85,13 @@ def read_start(path: Path, limit: int) -> bytes | None:
     return None
 
 
+def read_named(path: str | os.PathLike[str], most: int) -> bytes:
+    """The bytes of a file that a user names; one more than `most` shows that it is too large."""
+    if (data := read_start(Path(path), most + 1)) is None:
+        raise no_file(path)
+    return data
+
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _OWN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 

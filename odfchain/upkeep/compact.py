@@ -63,19 +63,15 @@ from odfchain.workspace.read_slices import KeptFooters
 #
 # Source: specification "AddData" (`newSourceState`), "Watermark".
 
-MAX_SLICE_BYTES = 300_000_000
-MAX_SLICE_RECORDS = 10_000
-"""The reference implementation's default."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
     """How large a merged slice may become."""
 
-    bytes: int = MAX_SLICE_BYTES
+    bytes: int = 300_000_000
     """Sum of the sizes of what is merged [bytes]."""
-    records: int = MAX_SLICE_RECORDS
-    """Records [count]."""
+    records: int = 10_000
+    """Records [count]; the reference implementation's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,21 +245,19 @@ def _schema(dataset: DatasetFiles, found: ev.DataSlice) -> pa.Schema:
         return file.schema_arrow.remove_metadata()
 
 
-def _rows(
-    dataset: DatasetFiles, found: ev.DataSlice, vocabulary: ev.DatasetVocabulary
-) -> Iterator[pa.RecordBatch]:
+def _rows(dataset: DatasetFiles, data: ev.DataSlice, names: ev.DatasetVocabulary) -> Iterator[pa.RecordBatch]:
     from odfchain.slices.reader import first_gap, open_parquet  # noqa: PLC0415
 
-    path = dataset.data.verified_path(found.physical_hash)
-    at, end = found.offset_interval.start, found.offset_interval.end
+    path = dataset.data.verified_path(data.physical_hash)
+    at, end = data.offset_interval.start, data.offset_interval.end
     with _readable(path), open_parquet(path) as file:
         for batch in file.batches():
-            if first_gap(batch.column(vocabulary.offset_column), at) is not None:
-                raise _other_offsets(path, found)
+            if first_gap(batch.column(names.offset_column), at) is not None:
+                raise _other_offsets(path, data)
             at += batch.num_rows
             yield pa.RecordBatch.from_arrays(batch.columns, schema=batch.schema.remove_metadata())
     if at != end + 1:
-        raise _other_offsets(path, found)
+        raise _other_offsets(path, data)
 
 
 def _other_offsets(path: Path, found: ev.DataSlice) -> errors.OdfchainError:
@@ -376,10 +370,8 @@ def _carried(chain: list[HashedBlock]) -> Iterator[ev.MetadataBlock]:
             yield block
         elif isinstance(event, ev.AddData):
             # sources and checkpoints stay with the old dataset
-            bare = dataclasses.replace(
-                event, prev_checkpoint=None, new_checkpoint=None, new_source_state=None
-            )
-            yield dataclasses.replace(block, event=bare)
+            own = dataclasses.replace(event, prev_checkpoint=None, new_checkpoint=None, new_source_state=None)
+            yield dataclasses.replace(block, event=own)
 
 
 def _copy(dataset: DatasetFiles, name: Multihash, made: DatasetFiles, staging: Path) -> None:

@@ -111,12 +111,10 @@ def reachable(
     return needed
 
 
-def lines_about(
-    dataset: DatasetFiles, dataset_id: DatasetId, blocks: Container[Multihash]
-) -> list[SnapshotLine]:
+def lines_about(dataset: DatasetFiles, owner: DatasetId, blocks: Container[Multihash]) -> list[SnapshotLine]:
     """The valid lines about some blocks, on any reference."""
     content = SNAPSHOTS.content(dataset.folder)
-    lines = SNAPSHOTS.valid(content, dataset_id, lambda line: line.block in blocks)
+    lines = SNAPSHOTS.valid(content, owner, lambda line: line.block in blocks)
     return [line.statement for line in lines if line.statement is not None]
 
 
@@ -176,11 +174,10 @@ def _incomplete(dataset: DatasetFiles, reason: str) -> errors.OdfchainError:
 # A block that something else still leads to, also as the source of a merge, is not given up. Source:
 # RFC-037.
 
-FLAG = "--break-references"
 _SHOWN = 8
 
 
-def refuse(what: str, referrers: Sequence[str], flag: str = FLAG) -> None:
+def refuse(what: str, referrers: Sequence[str], flag: str = "--break-references") -> None:
     """Raise if anything refers to the blocks that would be given up."""
     if referrers:
         more = f", and {len(referrers) - _SHOWN:,} more" if len(referrers) > _SHOWN else ""
@@ -299,7 +296,6 @@ def _inputs(state: DatasetState) -> Iterator[DatasetId]:
 
 
 _TITLES = {kind: "slices" if kind is ObjectKind.DATA else kind.value for kind in ObjectKind}
-_TEMP_FOLDERS = (*(kind.value for kind in ObjectKind), "refs", "info", "attestations")
 
 
 _NONE_YOUNG = Garbage("young", 0, 0)
@@ -447,7 +443,7 @@ class _Collection:
     def _temporary(self) -> Garbage:
         files = [
             path
-            for folder in _TEMP_FOLDERS
+            for folder in (*(kind.value for kind in ObjectKind), "refs", "info", "attestations")
             for path in (self.dataset.folder / folder).glob(f"{fsio.TEMP_PREFIX}*")
             if self._is_old(folder, path.name)
         ]
