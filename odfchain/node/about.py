@@ -28,6 +28,8 @@ class About:
     spec: str
     did: str | None
     """The key that signs answers; None before the first one, and where none is signed."""
+    flight: str | None
+    """The address of Flight SQL."""
     offers: tuple[Offer, ...]
     limits: dict[str, int | float]
     """Of one question in SQL: time [s], rows [count], bytes of the answer, memory [bytes]."""
@@ -50,8 +52,8 @@ def about(visit: Visit) -> About:
         "bytes": ASKED.answer_bytes,
         "memory": ASKED.memory,
     }
-    return About(known["version"], known["spec"], _did(visit) if known["sql"] else None, offers, limits,
-        asked.secret is not None)  # fmt: skip
+    did, own = _did(visit) if known["sql"] else None, asked.secret is not None
+    return About(known["version"], known["spec"], did, visit.node.flight, offers, limits, own)
 
 
 def _did(visit: Visit) -> str | None:

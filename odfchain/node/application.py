@@ -81,8 +81,6 @@ class Node:
         self._secret = parts.options.secret
         self._session = secrets.token_urlsafe(24)
         self.traffic = Traffic.of(parts)
-        # The address of Flight SQL, where it is answered.
-        self.flight: str | None = None
         self._running = contextlib.ExitStack()
         shown = routes(parts, PAGES) if parts.options.pages else []
         own = [*operations.routes(parts, self.traffic), *own_routes(parts)]
@@ -99,7 +97,8 @@ class Node:
 
             slots = parts.queries.slots if parts.queries is not None else None
             server = FlightServer(parts, options.host or HOST, options.flight, slots=slots)
-            self.flight = self._running.enter_context(server).address
+            parts.flight = self._running.enter_context(server).address
+            parts.problem(f"Flight SQL is at {parts.flight}")
         return self
 
     def __exit__(self, *_: object) -> None:

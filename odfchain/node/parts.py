@@ -37,12 +37,14 @@ class NodeParts:
         self._running = contextlib.ExitStack()
         self.heads = Heads()
         self.queries: Queries | None = None
-        if options.sql:
+        if options.sql or options.walled:
             from odfchain.node.queries import Queries
 
             self.queries = Queries(self.files, self.problem, walled=bool(options.walled))
             self._running.callback(self.queries.close)
         self.uploads: Any = None  # `Uploads`, which needs all of this
+        self.flight: str | None = None
+        """The address of Flight SQL, where it is answered."""
 
     def start(self) -> None:
         """Start what answers beside requests."""

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _READ = frozenset({"file", "pull", "page", "tail", "metadata"})
 """What a reader answers by itself, by `kind_of`."""
-_ASKS = ("/-/sql", "/-/proof")
 _AGAIN_SECONDS = 1.0
 _PIECE = 64 << 10
 _PROGRAM = "odfchain.node.application"
@@ -233,6 +232,7 @@ def _reads(scope: Message) -> bool:
     kind = kind_of(path, of_files=False)
     if scope["type"] == "websocket":
         return kind == "pull"
-    if scope["method"] not in ("GET", "HEAD") or path.startswith(_ASKS) or "/-/compare" in path:
+    # what is of the whole node, the first one knows: SQL, and what is offered
+    if scope["method"] not in ("GET", "HEAD") or path.startswith("/-/") or "/-/compare" in path:
         return False
     return kind in _READ and b"view=state" not in (scope.get("query_string") or b"")

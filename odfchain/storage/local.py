@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import stat
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -54,6 +54,12 @@ _MANY = 64
 _DISCARDED_AT_ONCE = 256
 
 
+@functools.lru_cache(256)
+def _verified_in(_: Path) -> dict[Multihash, _Stamp]:
+    # of a folder, for all who open it: each request to a node opens its dataset anew
+    return {}
+
+
 class LocalObjectStore:
     """Objects named by the SHA3-256 multihash of their bytes: immutable, verified on read.
 
@@ -66,8 +72,7 @@ class LocalObjectStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._verified: dict[Multihash, _Stamp] = {}
-        self._verified_lock = threading.Lock()
+        self._verified = _verified_in(folder)
 
     def _path(self, name: Multihash) -> Path:
         check_object_name(name)
@@ -131,8 +136,7 @@ class LocalObjectStore:
             raise _unreadable(path, error) from error
         if actual != name:
             raise _corrupted(path, actual)
-        with self._verified_lock:
-            self._verified[name] = stamp
+        self._verified[name] = stamp
         return path
 
     def put(self, data: bytes) -> Multihash:

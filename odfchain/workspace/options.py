@@ -469,7 +469,7 @@ class NodeOptions(ServeOptions):
 
     pages: Annotated[bool, "Show no pages, but files and what programs ask.", "--no-pages"] = True
     sql: Annotated[bool | None, "Answer SQL of others, each query in a process behind walls."] = None
-    walled: Annotated[bool | None, "Refuse to answer SQL where walls cannot be had.", "--sql-walled"] = None
+    walled: Annotated[bool | None, "--sql, but never without walls.", "--sql-walled"] = None
     flight: Annotated[
         int | None, "Answer Arrow Flight SQL on this port.", "PORT", {"least": 0, "most": 65_535}
     ] = None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 from urllib.request import urlopen
 
 import pytest
@@ -19,7 +21,8 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import smart_site
 from tests.kit.node_process import Node
 from tests.kit.processes import wait_until
-from tests.kit.served_workspace import make_dataset
+from tests.kit.queried_workspace import add_numbers, new_workspace
+from tests.kit.served_workspace import ask, make_dataset
 
 SIZES = (700, 3_000_000)
 
@@ -79,6 +82,35 @@ def test_a_reader_that_dies_is_started_again_and_none_is_left(tmp_path: Path) ->
         node.kill()
         wait_until(lambda: not Path(f"/proc/{other}").exists())
     assert "another one is started" in (tmp_path / "log").read_text()
+
+
+def test_whichever_process_is_asked_answers_what_the_first_one_offers(tmp_path: Path) -> None:
+    add_numbers(new_workspace(tmp_path), "numbers", [5, 5])
+    with running(tmp_path, "--sql-walled", "--flight", "0", "--workers", "3") as node:
+        say = wait_until(lambda: re.search(r"Flight SQL is at (\S+)", (tmp_path / "log").read_text()))
+        question = {"query": "select v from numbers order by v", "include": ["proof"], "limit": 3}
+        for _ in range(3):  # connections end up with any of the processes
+
+            def got(path: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
+                reply = ask(node.url, path, "POST" if body else "GET", body, Content_Type=kind)
+                assert reply.status == 200, (path, reply.body)
+                return reply.body
+
+            assert len(json.loads(got("/-/sql.json?q=select+v+from+numbers"))["answer"]["rows"]) == 10
+            answer = got("/query", json.dumps(question).encode())
+            assert [each["v"] for each in json.loads(answer)["output"]["data"]] == [0, 1, 2]
+            sent = {name: part for name, part in json.loads(answer).items() if name != "output"}
+            assert json.loads(got("/verify", json.dumps(sent).encode())) == {"ok": True}
+            form = b"compute=1&text=" + quote(answer).encode()
+            assert b"Valid" in got("/-/proof", form, "application/x-www-form-urlencoded")
+            assert b"<h1" in got("/numbers/-/compare?a=2&b=3")
+            assert b"odfchain state numbers" in got("/numbers/-/data.json?view=state")
+            facts = json.loads(got("/-/node.json"))
+            assert facts["flight"] == say[1]
+            assert {each["name"] for each in facts["offers"] if each["there"]} == {"SQL", "Pushes"}
+            assert say[1] in got("/-/about").decode()
+            assert "/{ds}/ingest" in json.loads(got("/-/openapi.json"))["paths"]
+            assert ask(node.url, "/numbers/ingest", "POST", b"{}").status == 401
 
 
 @pytest.mark.parametrize("count", ["0", "65"])
