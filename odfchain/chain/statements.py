@@ -1,9 +1,8 @@
 """Signed statements: heads by a dataset's own key, attestations by an auditor's.
 
-Both are values with one signed text each. A signed head says "this block is the newest of this dataset at
-this time"; only the owner can say so, because the dataset's id is the public key. An attestation says "I
-examined the chain up to this block, with this result"; anyone can say so, and whom to believe is the reader's
-choice.
+A signed head says "this block is the newest of this dataset at this time"; only the owner can say so, because
+the dataset's id is the public key. An attestation says "I examined the chain up to this block, with this
+result"; anyone can say so, and whom to believe is the reader's choice.
 """
 
 from __future__ import annotations

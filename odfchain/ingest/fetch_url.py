@@ -200,8 +200,6 @@ def fetch_http(
 
 
 class _HttpFetch:
-    """One fetch with all its attempts."""
-
     def __init__(
         self,
         url: str,
@@ -585,8 +583,6 @@ def _ftp_text(segment: str) -> str:
 
 @dataclass(slots=True)
 class _FtpFetch:
-    """One fetch with all its attempts."""
-
     _place: FtpAddress
     _context: fetching.FetchContext
     _download: fetching.Download

@@ -258,10 +258,7 @@ def container_variables(step: src.FetchStepContainer) -> frozenset[str]:
 
 
 def host_as_written(url: str) -> tuple[str, int | None] | None:
-    """Host and port that a URL leads to, None for a file of this machine.
-
-    Where templates are part of the host (or of what comes before it), the host is their text.
-    """
+    """Host and port that a URL leads to (templates by their text), None for a file of this machine."""
     masked, texts = mask_templates(url)
 
     def unmasked(text: str) -> str:

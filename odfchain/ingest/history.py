@@ -130,7 +130,7 @@ class WriterState:
     def only_relevant(
         self, known: read_slices.RecordedRows, keys: Callable[[], pa.Table], *, index: bool
     ) -> read_slices.RecordedRows:
-        """The known rows without slices that have none of these `keys`, by footers or an `index`."""
+        """The recorded rows without slices that have none of these `keys`, by footers or an `index`."""
         assert self.schema is not None  # noqa: S101 - a slice was known
         fields = [f for name in self.merge.primary_key if (f := self.schema.field(name)) is not None]
         if (

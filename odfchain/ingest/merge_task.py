@@ -226,10 +226,9 @@ class MergeTask:
         yield pa.RecordBatch.from_pydict({"said": said})
 
     def outcomes(self, given: Iterable[pa.RecordBatch]) -> Iterator[Outcome]:
-        """What comes of each input, up to the first that is refused.
+        """What comes of each input, up to the first that is refused, or cannot be read or written.
 
-        An input whose rows cannot be read, or written, ends it: merged by itself it says why. Only for the
-        first one that is an error here.
+        Merged by itself, such an input says why: an error here is that of the first one.
         """
         held = _Held(self.recorded, self.steps[0].spec.start_offset)
         for number, step in enumerate(self.steps):

@@ -84,7 +84,7 @@ def wrapped_union(schema: FbsSchema, table: str) -> str | None:
 
 
 def field_types(cls: type[Any]) -> dict[str, tuple[Any, bool]]:
-    """Each field's type without None, and whether None is allowed; none for metadata `tree: False`."""
+    """Type without None, and whether None is allowed, of each field without the metadata `tree: False`."""
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = [f for f in dataclasses.fields(cls) if f.metadata.get("tree", True)]
     return {f.name: without_none(hints[f.name]) for f in fields}

@@ -1,7 +1,6 @@
-"""The one text of a JSON document that has floats (RFC 8785): everybody hashes and signs the same bytes.
+"""The one text of a JSON document with floats (RFC 8785), which everybody hashes and signs (RFC-039).
 
-Integers that doubles do not hold are texts, because a reader that has doubles only would round them; so are
-infinities, which JSON does not have. Source: RFC-039.
+Integers that doubles would round are texts, and so are infinities, which JSON does not have.
 """
 
 from __future__ import annotations

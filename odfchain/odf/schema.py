@@ -282,7 +282,7 @@ def types_within(data_type: DataType) -> Iterator[DataType]:
 def with_types(
     data_type: DataType, change: Callable[[DataType], DataType | None], *, extras: bool = False
 ) -> DataType:
-    """The type as `change` makes it (None: with inner types changed); struct members may lose `extras`."""
+    """The type as `change` makes it (None: with inner types so changed); `extras` keeps their attributes."""
     made = change(data_type)
     if made is not None:
         return made

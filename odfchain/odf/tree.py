@@ -93,7 +93,7 @@ def camel_case(name: str) -> str:
 
 
 def record_of(value: object, *names: str) -> dict[str, Any]:
-    """These properties as documents have them; `blockHash:ref.block` is `ref.block`, null where that ends."""
+    """These properties in camel case, what JSON lacks as text; `blockHash:ref.block` is at `ref.block`."""
     found = {}
     for name in names:
         key, _, path = name.rpartition(":")

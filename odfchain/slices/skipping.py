@@ -122,7 +122,7 @@ def about(condition: Condition, columns: Collection[str]) -> Condition:
 
 
 def with_any_of(column: str, values: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> Condition:
-    """A condition true of every row with one of these values at a path, or of more where there are many."""
+    """A condition true of rows with one of these values at a path; of many values, also of those between."""
     nulls = (ColumnTest(column, Test.NULL),) if values.null_count else ()
     if values.null_count == len(values):
         return AnyOf(nulls)
@@ -172,10 +172,7 @@ _GROUPS: tuple[tuple[Callable[[pa.DataType], bool], Group], ...] = (
 
 
 def may_match(stats: FileStats, condition: Condition, *, signed_nan: bool = False) -> bool:
-    """True if a file with these statistics may hold a row of which the condition is true.
-
-    `signed_nan`: as the embedded engine compares, which has NaN below all numbers where its sign is set.
-    """
+    """True if a file with these statistics may hold a row that fits; `signed_nan`: as the embedded engine."""
     if stats.row_count == 0:
         return False
     match condition:

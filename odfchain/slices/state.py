@@ -313,10 +313,7 @@ def newest_of(
     *,
     retracted: bool = False,
 ) -> tuple[pa.Table, Numbers] | None:
-    """The rows in force by a key of these rows, or with the last rows of keys that are not; which take back.
-
-    None where there are no rows.
-    """
+    """The rows in force by a key, or (`retracted`) last rows of others too; which take back. None if none."""
     offset, operation = vocabulary.offset_column, vocabulary.operation_type_column
 
     def read() -> Iterator[_Rows]:

@@ -176,7 +176,7 @@ def worker_folder() -> Iterator[Path]:
 
 
 def kept_copy(kind: str, what: bytes) -> tuple[Path, bool]:
-    """Where this machine keeps a copy of a kind (`what`), and whether it is there (asked for now, then)."""
+    """Where this machine keeps a copy of the kind `what`, and whether it is there; that marks it as used."""
     path = own_folder("brought") / f"{kind}-{hashlib.sha3_256(what).hexdigest()}"
     try:
         # marks its use: copies that were not used for an hour may be removed

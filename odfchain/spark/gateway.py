@@ -189,9 +189,8 @@ def start_gateway(
     record: Path | None = None,
     unwanted: Callable[[], bool] = lambda: False,
 ) -> Gateway:
-    """Start the JVM and wait until it can be connected to; its output goes to `log`.
+    """Start the JVM, with settings in files below `scratch`, and wait for it; its output goes to `log`.
 
-    Until then its settings are in files below `scratch`.
     With `record` it writes a class archive there when it ends, which takes a while.
     """
     with tempfile.TemporaryDirectory(prefix="gateway-", dir=scratch) as name:

@@ -512,10 +512,7 @@ def is_milliseconds(data_type: ds.DataType) -> bool:
 
 
 def first_bad_row(source: InputFrame, required: frozenset[str]) -> OdfchainError | None:
-    """The first fault of an input, or the end of what can be read, as an error; None when all of it can.
-
-    `required` are further columns that may not be null. Called only after a job has failed.
-    """
+    """After a failed job the first fault of an input as an error, if any; `required` ones may not be null."""
     if source.malformed is not None and (fault := source.malformed()) is not None:
         return fault
     rows = source.texts

@@ -548,10 +548,7 @@ def _long_number(text: bytes) -> bool:
 
 
 class PieceReader:
-    """Makes batches of pieces of records, where that is sure.
-
-    With typed columns, pieces that are read by Arrow have values in place of texts where they are known.
-    """
+    """Makes batches of pieces of records, where that is sure; typed columns have values where Arrow reads."""
 
     def __init__(self, form: Form, fields: Fields, typed: tuple[TypedColumn, ...] | None) -> None:
         self._form, self._fields = form, fields

@@ -46,10 +46,7 @@ _SHOWN = 40
 
 
 class RecordError(Exception):
-    """A record, or the document around it, is not what was declared.
-
-    `row` counts records from 1; it is None while it is not known, and 0 when the fault has no row.
-    """
+    """A record or its document is not as declared; `row` counts from 1, None if unknown, 0 without one."""
 
     def __init__(self, message: str, row: int | None = None) -> None:
         super().__init__(message)

@@ -56,10 +56,7 @@ class Gate:
     """Compares the queries of one transform with the allow-lists; `session` resolves their names."""
 
     def __init__(self, session: SparkSession, resolver: Any, *, replayed: bool = False) -> None:
-        """`resolver` is the JVM's session whose settings and tables count.
-
-        `replayed` queries are computed again by others, another day.
-        """
+        """`resolver` is the JVM's session that counts; `replayed` queries are computed again another day."""
         self._replayed = replayed
         self._jvm = jvm_of(session)
         self._resolver = resolver

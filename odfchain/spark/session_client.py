@@ -273,8 +273,7 @@ def note(text: str) -> None:
 def ask_server(what: Literal["status", "stop"]) -> dict[str, Any] | None:
     """The answer of this user's server; None where there is none.
 
-    Asked to stop, it takes no more commands and ends with those that it has, which it says; where it has
-    none, it has ended when this returns.
+    Asked to stop, it ends at once, or with the commands that it has, and says so.
     """
     with contextlib.ExitStack() as opened:
         if (connection := _connected(server_folder(), opened)) is None:

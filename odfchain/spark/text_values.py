@@ -152,7 +152,7 @@ def fault_of(written: object, field: ds.DataField) -> str:
 
 
 def read_texts(texts: pa.Array, data_type: ds.DataType, rules: TextRules) -> Values:
-    """The values of texts, or of lists, maps or structs of texts; other types become those of the type."""
+    """Values of texts (null for none), lists, maps or structs of texts; or of other types as meant."""
     kind = texts.type
     if pa.types.is_dictionary(kind):
         texts = texts.dictionary_decode()

@@ -343,10 +343,7 @@ class BucketTransport(Transport):
     # --- references --------------------------------------------------------------------------------
 
     def versioned(self, ref: str) -> tuple[Multihash | None, Version | None]:
-        """A reference, and the version for a conditional write; None where none is there.
-
-        That of a deleted branch is None, with a version: its object is empty.
-        """
+        """A reference (None: deleted) and its version for a conditional write; None where none is there."""
         data, version = self.find(ref_key(ref), LIMITS.ref_bytes)
         if version is None or (not data and ref != HEAD):
             return None, version
@@ -424,10 +421,7 @@ class BucketTransport(Transport):
 
     @contextlib.contextmanager
     def translate_errors(self, key: str, absent: str | None = None) -> Iterator[None]:
-        """What the library raises becomes one line with the object and the store.
-
-        `absent` is what it means to a write that something is not there.
-        """
+        """What the library raises becomes one line; `absent` is what an absent object means to a write."""
         at = one_line(f"{self.where}{key}")
         try:
             yield

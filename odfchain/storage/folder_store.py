@@ -35,7 +35,6 @@ class FolderTransport(Transport):
     """A dataset in a local folder, made by the first write; references are swapped under a lock."""
 
     def __init__(self, url: PeerUrl) -> None:
-        """Prepare to read and write; nothing is touched yet."""
         super().__init__(one_line(str(url), 500), limits=replace(PEER_LIMITS, first_wait=0))
         path = url.path
         if url.scheme != "file" or "\0" in path or not path.startswith("/"):

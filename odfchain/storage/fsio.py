@@ -198,7 +198,7 @@ def replaced(path: Path, *, mode: int = 0o644, durable: bool = True) -> Iterator
 
 
 def adopt_file(source: Path, path: Path) -> bool:
-    """Durably publish a finished file of the same file system by moving it; False if the name is taken."""
+    """Durably publish a finished file of this file system by moving it; False, and no move, if it exists."""
     sync_file(source)
     published = move_file(source, path)
     if published:

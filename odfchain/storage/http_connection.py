@@ -419,7 +419,7 @@ class Connection(library.HTTPConnection):
 
 
 class _SecureConnection(Connection, library.HTTPSConnection):
-    """To a server, or a proxy, that speaks TLS."""
+    """A connection to a server, or a proxy, that speaks TLS."""
 
 
 def dial(route: Route, tls: TlsContext, *, limits: FetchLimits, deadline: Deadline, name: str) -> Connection:

@@ -184,11 +184,7 @@ class Deadline:
 def with_retries(
     attempt: Callable[[], _T], *, name: str, limits: FetchLimits, timing: Timing, deadline: Deadline
 ) -> _T:
-    """The result of the first attempt that succeeds; waits longer before each one, within the deadline.
-
-    Raises:
-        FetchError: the last attempt failed too, or the server wants a wait that ends after the deadline.
-    """
+    """The first result of attempts, each after a longer wait; FetchError where none succeeds in time."""
     pause = limits.first_wait
     for tried in range(1, limits.retries + 2):
         try:

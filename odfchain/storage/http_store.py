@@ -45,9 +45,8 @@ class HttpTransport(Transport):
         ipfs_gateway: bool = False,
         timing: Timing | None = None,
     ) -> None:
-        """Prepare to ask; nothing is sent yet.
+        """`token` goes to the URL's own origin and nowhere else; it is `kept`, or was given for this once.
 
-        `token` goes to the URL's own origin and nowhere else; it is `kept`, or was given for this once.
         `ipfs_gateway`: absent paths are answered with status 500, as Kubo does.
         """
         self._pool = HttpPool(limits, parallel)

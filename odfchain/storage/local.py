@@ -236,10 +236,7 @@ class LocalObjectStore:
 
 
 class LocalRefStore:
-    """Named pointers to blocks, moved only by compare-and-swap.
-
-    One file for each reference, with the base16 text of a multihash, in `refs/` of a dataset's folder.
-    """
+    """Pointers to blocks (base16 texts in `refs/` of a dataset's folder), moved only by compare-and-swap."""
 
     def __init__(self, dataset: Path, lock: Path | None = None) -> None:
         self._folder = dataset / "refs"

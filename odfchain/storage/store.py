@@ -106,9 +106,8 @@ class Incoming:
     file, which is gone afterwards unless it was published.
 
     Raises:
-        StoreError: another transfer writes to the file.
         StorageFullError: no space for the object.
-        StoreError: the file cannot be written or read.
+        StoreError: another transfer writes to the file, or it cannot be written or read.
     """
 
     def __init__(
@@ -308,11 +307,7 @@ class Transport(ABC):
         raise self._unwritable(key)
 
     def swap(self, ref: str, expected: Multihash | None, new: Multihash) -> None:  # noqa: ARG002 - as above
-        """Point a reference at `new` if it points at `expected` now (None: there is none).
-
-        Raises:
-            RefConflictError: it points elsewhere; nothing is changed.
-        """
+        """Point a reference at `new` if it is at `expected` (None: there is none), else RefConflictError."""
         raise self._unwritable(ref_key(ref))
 
     def folders(self, below: str) -> Sequence[str]:
@@ -394,10 +389,7 @@ class Store:
         return data
 
     def fetch(self, key: ObjectKey, size: int, target: Path, progress: Progress) -> None:
-        """Bring an object of exactly `size` bytes, which hashes to its name, into a file.
-
-        After an error about the content nothing is left there. `progress` advances by bytes.
-        """
+        """Bring an object of `size` bytes that hashes to its name into a file; wrong bytes are not left."""
         with Incoming(key, size, target, name=f"{self.where}{key}", progress=progress) as incoming:
             # each round continues a broken transfer where the peer supports that
             while not incoming.complete():

@@ -71,11 +71,7 @@ class Query:
         *,
         note: Callable[[str], None],
     ) -> Query:
-        """The operators of a transform over these inputs.
-
-        Raises:
-            QueryError: a step is not a query, asks for what a query may not do, or names what is not there.
-        """
+        """The operators of a transform; QueryError where a step may not do so, or names what is not there."""
         views = {table.name: _versions(table, inputs) for table in transform.temporal_tables or ()}
         structs = {i.given.query_alias: i.struct() for i in inputs}
         plain = dataclasses.replace(transform, temporal_tables=None)

@@ -72,10 +72,7 @@ class InProcessEngine(TransformEngine, Protocol):
     """An engine of this process, which executes several steps at the same time."""
 
     def rows_of(self, request: TransformRequest, *, progress: Progress) -> int | None:
-        """Number of records of a step, for row-by-row queries over one input; None for others.
-
-        The records of such a step are in the order of the rows that they come of. Raises as `execute`.
-        """
+        """Number of records (in the order of rows) of a row-by-row query over one input; None for others."""
 
     def tasks(self) -> int:
         """Number of steps that are worth executing at the same time."""
@@ -187,7 +184,7 @@ def address_of(transform: Transform, config: TransformConfig) -> str | None:
 def check_version(
     transform: Transform, config: TransformConfig, running: str | None = None, who: str = "this"
 ) -> None:
-    """The engine that is `running` gives the results asked for (specification "Engine Deprecation")."""
+    """This engine, or the `running` one, gives the results asked for (specification "Engine Deprecation")."""
     running = running or engine_version()
     if not same_results(transform.version, running, config.compatible_versions):
         wanted = one_line(transform.version or "")

@@ -350,8 +350,8 @@ def check_output(
 ) -> ds.DataSchema:
     """The schema of an engine's slice, which has exactly the records of `interval` and may be committed.
 
-    With a declared `schema` the slice has its columns in its order; without one the four system columns come
-    first. Null flags of system columns are not looked at, their values are.
+    A declared `schema` has its columns in its order, else the system columns come first. Their null flags are
+    not looked at, their values are.
     """
     try:
         plain = stat.S_ISREG(path.lstat().st_mode)

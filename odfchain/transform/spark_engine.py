@@ -129,11 +129,7 @@ class SparkTransformEngine:
         return engine
 
     def session(self, *, interpreted: bool = False) -> SparkSession:
-        """The session in which queries run, compiled or interpreted.
-
-        Raises:
-            JavaNotFoundError, EngineError: Spark does not start.
-        """
+        """The session in which queries run; JavaNotFoundError or EngineError where Spark does not start."""
         with self._lock:
             if interpreted not in self._sessions:
                 base = self._base()
@@ -544,12 +540,7 @@ def _result_fields(
 
 
 def settled_schema(found: ds.DataSchema, declared: ds.DataSchema | None) -> ds.DataSchema:
-    """The schema to write: the declared one, with what a new query adds at its end.
-
-    The declared unit of a time stays.
-
-    Source: specification "Schema Evolution".
-    """
+    """The declared schema, units of times too, with what a new query adds at its end ("Schema Evolution")."""
     if declared is None:
         return found
     # the first four are the system columns, which `_result_fields` makes
