@@ -350,9 +350,8 @@ def fetch_object(url: str, context: fetching.FetchContext) -> fetching.FetchResu
             path = download.finish()
         except TransientError as error:
             raise FetchError(f"{context.name}: {error.reason}") from error
-    return fetching.Fetched(
-        path=path, name=context.name, state=_object_state(meta), event_time=_modified(meta)
-    )
+    state = _object_state(meta)
+    return fetching.Fetched(path=path, name=context.name, state=state, event_time=_modified(meta))
 
 
 def _modified(meta: ObjectMeta) -> Timestamp:

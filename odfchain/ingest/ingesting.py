@@ -453,9 +453,8 @@ def _with_batch(written: Written, batch: SourceState) -> Written:
     *before, last = written.events
     if isinstance(last, AddData):
         last = dataclasses.replace(last, new_source_state=batch)
-    return dataclasses.replace(
-        written, events=(*before, last), state=dataclasses.replace(written.state, source_state=batch)
-    )
+    state = dataclasses.replace(written.state, source_state=batch)
+    return dataclasses.replace(written, events=(*before, last), state=state)
 
 
 def _outcome_of(file: str, written: Written) -> InputOutcome:

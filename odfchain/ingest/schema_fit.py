@@ -110,9 +110,8 @@ def with_event_time(
         return schema
     recorded = dataset.field(name) if dataset is not None else None
     data_type = recorded.value_type if recorded is not None else ds.MS_UTC
-    added = ds.DataField(
-        name=name, type=ds.optional(data_type), extra=recorded.extra if recorded is not None else None
-    )
+    extra = recorded.extra if recorded is not None else None
+    added = ds.DataField(name=name, type=ds.optional(data_type), extra=extra)
     return ds.DataSchema(fields=(*schema.fields, added))
 
 

@@ -307,9 +307,8 @@ class TextRows:
         if not found:
             return None
         message = found[0]["said"].replace(repr(REFUSED)[1:-1], "")
-        return BadInputError(
-            message, file=self.file, row=frame.where(col("row_id") < found[0]["row_id"]).count() + 1
-        )
+        row = frame.where(col("row_id") < found[0]["row_id"]).count() + 1
+        return BadInputError(message, file=self.file, row=row)
 
 
 def _read(

@@ -530,11 +530,8 @@ class PlanMeasure:
     ) -> TableSize:
         inside = [size for value in values for size in value.made]
         first = below[0] if below else TableSize(nodes=0)
-        plain = replace(
-            first,
-            nodes=1 + sum(s.nodes for s in (*below, *inside)) + sum(v.nodes for v in values),
-            cells=sum(s.cells for s in (*below, *inside)),
-        )
+        nodes = 1 + sum(s.nodes for s in (*below, *inside)) + sum(v.nodes for v in values)
+        plain = replace(first, nodes=nodes, cells=sum(s.cells for s in (*below, *inside)))
         match kind:
             case "UnresolvedRelation":
                 name = ".".join(str(part) for part in items(plan.multipartIdentifier()))

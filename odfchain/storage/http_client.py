@@ -31,9 +31,8 @@ def trusted_authorities() -> ssl.SSLContext:
 
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     try:
-        return ssl.create_default_context(
-            cafile=file or (None if folder else certifi.where()), capath=None if file else folder
-        )
+        cafile = file or (None if folder else certifi.where())
+        return ssl.create_default_context(cafile=cafile, capath=None if file else folder)
     except (OSError, ValueError) as error:
         hint = "check SSL_CERT_FILE and SSL_CERT_DIR"
         raise FetchError("the certificates of trusted authorities cannot be read", hint=hint) from error

@@ -410,9 +410,8 @@ class _Run:
         try:
             self._check()
             if self.call is EXECUTE_RAW_QUERY:
-                message = self.call.pack_response(
-                    "Success", num_records=engine.query(self.request, progress=self)
-                )
+                num_records = engine.query(self.request, progress=self)
+                message = self.call.pack_response("Success", num_records=num_records)
             else:
                 done = engine.execute(self.request, schema=None, progress=self)
                 message = self.call.pack_response(
@@ -475,9 +474,8 @@ def _internal_error(call: Call, error: BaseException) -> bytes:
     else:
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     trace = "".join(traceback.format_exception(error))
-    return call.pack_response(
-        "InternalError", message=_text(message), backtrace=_text(trace[-_SENT_CHARACTERS:])
-    )
+    backtrace = _text(trace[-_SENT_CHARACTERS:])
+    return call.pack_response("InternalError", message=_text(message), backtrace=backtrace)
 
 
 def _with_hint(error: errors.OdfchainError) -> str:

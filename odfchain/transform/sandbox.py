@@ -345,10 +345,8 @@ def _address(process: subprocess.Popen[str], folder: Path) -> str:
     process.wait()
     written = (folder / "stderr").read_text(encoding="utf-8", errors="replace").strip().splitlines()
     errors = [text for text in written if "error: " in text] or written or ["it said nothing"]
-    raise EngineError(
-        f"the engine did not start (exit code {process.returncode}): {errors[0]}",
-        hint="`odfchain engine serve --port 0` shows whether it starts outside the sandbox" + _WITHOUT,
-    )
+    hint = "`odfchain engine serve --port 0` shows whether it starts outside the sandbox" + _WITHOUT
+    raise EngineError(f"the engine did not start (exit code {process.returncode}): {errors[0]}", hint=hint)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

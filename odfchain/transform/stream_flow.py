@@ -438,9 +438,8 @@ class _JoinSide:
 
     def as_it_was(self, flow: Flow) -> _JoinSide:
         rows = self.old if self.old is not None else flow.catalyst.no_rows(self.child.node)
-        return dataclasses.replace(
-            self, everything=rows, mark=_earlier_mark(self.mark), partner=_earlier_mark(self.partner)
-        )
+        mark = _earlier_mark(self.mark)
+        return dataclasses.replace(self, everything=rows, mark=mark, partner=_earlier_mark(self.partner))
 
     def newly_resolved(self) -> DataFrame:
         resolved = self.new.where(self.resolved(self.partner.now, self.new))
