@@ -354,7 +354,12 @@ def fetch_glob(step: src.FetchStepFilesGlob, context: fetching.FetchContext) -> 
     if not new:
         return fetching.UP_TO_DATE
     place, file = new[0]
-    _note_same_names([other for p, other in new if p == place], context, what)
+    same = [other.below for p, other in new if p == place]
+    if len(same) > 1:
+        context.progress.note(
+            f"{what}: this dataset was begun by a program that tells files by their base names, so only the "
+            f"first of these is read: {_listed(same)}"
+        )
     if not os.access(file.path, os.R_OK):
         raise FetchError(f"{one_line(file.path)}: no permission to read it")
     return fetching.Fetched(
@@ -501,14 +506,6 @@ def _event_time(source: src.EventTimeSource | None, file: _File) -> Timestamp | 
 
 def _path_time(source: src.EventTimeSourceFromPath, path: str) -> Timestamp:
     return from_path(source.pattern, source.timestamp_format, path.rpartition("/")[2])
-
-
-def _note_same_names(same: list[_File], context: fetching.FetchContext, what: str) -> None:
-    if len(same) > 1:
-        context.progress.note(
-            f"{what}: this dataset was begun by a program that tells files by their base names, so only the "
-            f"first of these is read: {_listed([file.below for file in same])}"
-        )
 
 
 def _listed(names: list[str]) -> str:

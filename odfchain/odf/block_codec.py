@@ -130,7 +130,10 @@ def _dump(value: Any, depth: int) -> str:
         case None | bool() | str() | int():
             return json.dumps(value, ensure_ascii=False)
         case float():
-            return _dump_float(value)
+            if not math.isfinite(value):
+                raise CodecError(f"{value} is not JSON")
+            # as the reference implementation: plain up to 16 digits before the point, or 4 zeros after it
+            return shortest_text(value, repr(abs(value)), -5, 15)
         case Mapping():
             items = (
                 f"{json.dumps(k, ensure_ascii=False)}:{_dump(value[k], depth + 1)}" for k in sorted(value)
@@ -139,13 +142,6 @@ def _dump(value: Any, depth: int) -> str:
         case list() | tuple():
             return "[" + ",".join(_dump(item, depth + 1) for item in value) + "]"
     raise CodecError(f"an attribute of type {type(value).__name__} is not JSON")
-
-
-def _dump_float(value: float) -> str:
-    if not math.isfinite(value):
-        raise CodecError(f"{value} is not JSON")
-    # as the reference implementation prints it: plain up to 16 digits before the point, or 4 zeros after it
-    return shortest_text(value, repr(abs(value)), -5, 15)
 
 
 def shortest_text(value: float, text: str, least: int, most: int, *, plus: str = "") -> str:
@@ -235,7 +231,8 @@ class Encoder:
             return self._wrapper(union)
         if not declared.fields:
             return lambda builder, _value: builder.end_table(builder.size, [])
-        values_of = _values_getter([f.name for f in declared.fields])
+        getter = attrgetter(*(f.name for f in declared.fields))
+        values_of = getter if len(declared.fields) > 1 else lambda value: (getter(value),)
         children = [
             (index, child) for index, f in enumerate(declared.fields) if (child := self._child(f)) is not None
         ]
@@ -326,11 +323,6 @@ class Encoder:
             alignment = self._timestamp_alignment
             return lambda b, item: b.push_struct(_TIMESTAMP(*item.to_parts()), alignment), None, None
         return None, None, self._union_types(f.type_name) if f.kind is FieldKind.UNION else None
-
-
-def _values_getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    getter = attrgetter(*names)
-    return getter if len(names) > 1 else lambda value: (getter(value),)
 
 
 def _build_extra_attributes(builder: FlatBufferBuilder, value: Any) -> int:

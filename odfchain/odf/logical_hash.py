@@ -45,6 +45,9 @@ _UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 # asked of each column of each batch, and quicker to look up than to ask of the type
 _TEXT = frozenset(data_type.id for data_type in (pa.string(), pa.large_string(), pa.string_view()))
 _BINARY = frozenset(each.id for each in (pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(1)))
+_LISTS = frozenset(of(pa.null()).id for of in (pa.list_, pa.large_list, pa.list_view, pa.large_list_view)) | {
+    pa.list_(pa.null(), 1).id
+}
 _PLAIN_FIXED = frozenset(
     data_type.id
     for data_type in (
@@ -74,16 +77,6 @@ def is_text(data_type: pa.DataType) -> bool:
 def is_binary(data_type: pa.DataType) -> bool:
     """True if values are bytes, however they are stored."""
     return data_type.id in _BINARY
-
-
-def _is_list(data_type: pa.DataType) -> bool:
-    return bool(
-        t.is_list(data_type)
-        or t.is_large_list(data_type)
-        or t.is_fixed_size_list(data_type)
-        or t.is_list_view(data_type)
-        or t.is_large_list_view(data_type)
-    )
 
 
 def is_plain_fixed(data_type: pa.DataType) -> bool:
@@ -116,7 +109,7 @@ def type_header(data_type: pa.DataType, name: str) -> bytes:
     if t.is_timestamp(data_type):
         zone = data_type.tz.encode() if data_type.tz else None
         return _u16(9) + _u16(_UNITS[data_type.unit]) + (b"\0" if zone is None else _u64(len(zone)) + zone)
-    if _is_list(data_type):
+    if data_type.id in _LISTS:
         return _u16(11) + type_header(data_type.value_type, name)
     raise SchemaError(
         f"column {name!r}: no logical hash is defined for type {data_type}",

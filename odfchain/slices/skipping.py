@@ -190,7 +190,8 @@ def _may(asked: ColumnTest, stats: FileStats, *, signed_nan: bool) -> bool:
     if asked.test is Test.NULL:
         return found is None or found.null_count > 0
     if found is None:
-        return not _is_absent(asked.column, stats)
+        below = f"{asked.column}."
+        return stats.present is None or any(p == asked.column or p.startswith(below) for p in stats.present)
     if found.null_count == stats.row_count:
         return False
     if asked.test is Test.VALUE:
@@ -200,12 +201,6 @@ def _may(asked: ColumnTest, stats: FileStats, *, signed_nan: bool) -> bool:
     if found.low is None or found.high is None or group_of(found.type) is not asked.group:
         return True
     return _within(asked, found, signed_nan=signed_nan)
-
-
-def _is_absent(column: str, stats: FileStats) -> bool:
-    return stats.present is not None and not any(
-        path == column or path.startswith(f"{column}.") for path in stats.present
-    )
 
 
 def _within(asked: ColumnTest, found: ColumnStats, *, signed_nan: bool) -> bool:

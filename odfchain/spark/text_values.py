@@ -309,7 +309,8 @@ def _column(texts: pa.Array, data_type: ds.DataType) -> pa.Array:
             out = pc.greater(magnitude, largest) if largest == _FLOAT16_MAX else pc.equal(magnitude, largest)
             # what became zero, or infinite, is looked at by itself
             zero = pc.equal(magnitude, 0.0)
-            if pc.any(out).as_py() or pc.any(_vanished(texts.filter(zero))).as_py():
+            vanished = pc.match_substring_regex(texts.filter(zero), "^[^eE]*[1-9]")
+            if pc.any(out).as_py() or pc.any(vanished).as_py():
                 raise _UnsureError
             return values
         case ds.DataTypeDecimal():
@@ -338,10 +339,6 @@ def _column(texts: pa.Array, data_type: ds.DataType) -> pa.Array:
             made = pa.Array.from_buffers(pa.binary(16), len(texts), [None, pa.py_buffer(content)])
             return pc.if_else(texts.is_valid(), made.cast(pa.binary()), None)
     raise SchemaError(f"type {data_type.KIND} cannot be read from text")
-
-
-def _vanished(texts: pa.Array) -> pa.Array:
-    return pc.match_substring_regex(texts, "^[^eE]*[1-9]")
 
 
 def _only(texts: pa.Array, characters: bytes) -> None:
