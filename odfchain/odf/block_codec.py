@@ -484,10 +484,8 @@ class Decoder:
         return scalar.size, read
 
     def _union(self, f: FbsField) -> ReadField:
-        members = {
-            number: self._table(cls.__name__)
-            for number, cls in union_members(self._schema, f.type_name).items()
-        }
+        variants = union_members(self._schema, f.type_name).items()
+        members = {number: self._table(cls.__name__) for number, cls in variants}
         type_slot = f.slot - 1
 
         def read(buffer: FlatBuffer, view: TableView, pos: int, depth: int) -> Any:

@@ -359,10 +359,8 @@ def parse_fbs(text: str) -> FbsSchema:
     bodies: dict[str, dict[str, tuple[str, str]]] = {"table": {}, "struct": {}, "union": {}, "enum": {}}
     for keyword, name, base, body in _DECLARATION.findall(plain):
         bodies[keyword][name] = (base, body)
-    enums = {
-        name: FbsEnum(name, tuple(_names(body)), SCALARS[base])
-        for name, (base, body) in bodies["enum"].items()
-    }
+    enum_bodies = bodies["enum"].items()
+    enums = {name: FbsEnum(name, tuple(_names(body)), SCALARS[base]) for name, (base, body) in enum_bodies}
     unions = {name: tuple(_names(body)) for name, (_, body) in bodies["union"].items()}
     structs = {
         name: tuple(field for field, *_ in _declared_fields(name, body))

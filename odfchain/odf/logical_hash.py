@@ -182,10 +182,8 @@ def value_bytes(array: pa.Array) -> Iterator[bytes]:
     rows = np.arange(len(array) + 1)
     bounds = [rows * begins if isinstance(begins, int) else begins for _, begins in leaves]
     for number in range(len(array)):
-        yield b"".join(
-            data[begins[number] : begins[number + 1]].tobytes()
-            for (data, _), begins in zip(leaves, bounds, strict=True)
-        )
+        pairs = zip(leaves, bounds, strict=True)
+        yield b"".join(data[begins[number] : begins[number + 1]].tobytes() for (data, _), begins in pairs)
 
 
 def _piece(array: pa.Array, valid: Numbers | None, start: int, rows: int) -> memoryview:

@@ -98,10 +98,8 @@ class FileStats:
         try:
             rows, names, values = json.loads(text)
             columns, others = _names(names)
-            found = tuple(
-                ColumnStats(name, kind, *_values(kind, given))
-                for (name, kind), given in zip(columns, values, strict=True)
-            )
+            pairs = zip(columns, values, strict=True)
+            found = tuple(ColumnStats(name, kind, *_values(kind, given)) for (name, kind), given in pairs)
         except (TypeError, KeyError, InvalidOperation, binascii.Error, pa.ArrowException) as error:
             raise ValueError(str(error)) from None
         return cls(rows, found, others)

@@ -262,11 +262,8 @@ class TextRows:
             name = self.fields[error.column].name
             raise RuntimeError(marker("bad-value", column=name, message=error.message)) from None
         none = pa.repeat(pa.scalar(0, pa.int32()), len(batch))
-        counts = [
-            none if lost is None else pa.array(lost)
-            for lost, f in zip(finer, self.fields, strict=True)
-            if has_times(f.type)
-        ]
+        by_field = zip(finer, self.fields, strict=True)
+        counts = [none if lost is None else pa.array(lost) for lost, f in by_field if has_times(f.type)]
         before = batch.columns[count:] or [none] * len(counts)
         sums = list(map(pc.add, before, counts))
         if not self.fields:
@@ -483,9 +480,8 @@ def parquet_input(
                 f"read as {type_name(f.type, f.extra)}",
                 file=file,
             )
-    fine = [
-        f"`{f.name}`" for f, to in zip(found, schema_in_microseconds(found), strict=True) if f.type != to.type
-    ]
+    pairs = zip(found, schema_in_microseconds(found), strict=True)
+    fine = [f"`{f.name}`" for f, to in pairs if f.type != to.type]
     if fine:
         note(f"nanoseconds are read as microseconds, without loss: {', '.join(fine)}")
     values = ParquetValues(stored, target.names, file)

@@ -517,10 +517,8 @@ def _without_others(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_list(target):
         items = _without_others(array.values, target.value_type)
         return pa.ListArray.from_arrays(array.offsets, items, target, mask=array.is_null())
-    members = [
-        _without_others(member, f.type)
-        for member, f in zip(_members_of(array, [f.name for f in target]), target, strict=True)
-    ]
+    pairs = zip(_members_of(array, [f.name for f in target]), target, strict=True)
+    members = [_without_others(member, f.type) for member, f in pairs]
     return pa.StructArray.from_arrays(members, fields=list(target), mask=array.is_null())
 
 

@@ -471,11 +471,8 @@ def _typed(tree: exp.Query, schemas: Schemas) -> dict[int, tuple[bool | None, bo
         found = annotate_types(found, schema=schema, dialect=dialect)
     except Exception:  # noqa: BLE001 - a translator of any text: then the types are not known
         return {}
-    return {
-        d.meta["number"]: (integer(d.left), integer(d.right))
-        for d in found.find_all(exp.Div)
-        if "number" in d.meta
-    }
+    divisions = found.find_all(exp.Div)
+    return {d.meta["number"]: (integer(d.left), integer(d.right)) for d in divisions if "number" in d.meta}
 
 
 # A transform's SQL steps over Spark Connect, checked as strictly as in a session of our own.

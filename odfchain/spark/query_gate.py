@@ -130,11 +130,8 @@ class Gate:
             raise checker.refuse(relation, "a table is taken as it is, without options", "leave WITH (…) out")
 
     def _expressions(self, expressions: PlanNodes, judge: refusals.StepChecker) -> None:
-        ordered = {
-            i + 1
-            for i in expressions.of("WindowExpression")
-            if not expressions[i].windowSpec().orderSpec().isEmpty()
-        }
+        windows = expressions.of("WindowExpression")
+        ordered = {i + 1 for i in windows if not expressions[i].windowSpec().orderSpec().isEmpty()}
         for i in expressions.of("UnresolvedFunction", "UnresolvedGenerator"):
             judge.function(expressions, i, ordered)
         for i in expressions.of("UnresolvedFunction", "RLike"):

@@ -237,10 +237,8 @@ def type_of(parts: Sequence[Possible]) -> ds.DataType:
 
 def _nested(texts: pa.Array, data_type: ds.DataType, rules: TextRules) -> Values:
     if isinstance(data_type, ds.DataTypeStruct):
-        made = [
-            read_texts(member, f.type, rules)
-            for member, f in zip(texts.flatten(), data_type.fields, strict=True)
-        ]
+        pairs = zip(texts.flatten(), data_type.fields, strict=True)
+        made = [read_texts(member, f.type, rules) for member, f in pairs]
         fields = [pa.field(f.name, each.values.type) for f, each in zip(data_type.fields, made, strict=True)]
         values = pa.StructArray.from_arrays([m.values for m in made], fields=fields, mask=texts.is_null())
         bads = [each.bad for each in made if each.bad is not None]

@@ -382,10 +382,8 @@ def _cut(run: StepRun, step: PlannedStep, max_bytes: int) -> list[PlannedStep]:
     if len(ends) == 1:
         return [step]
     offsets = itertools.accumulate(wanted, initial=step.next_offset)
-    return [
-        dataclasses.replace(each, prev_offset=offset - 1 if offset else None)
-        for each, offset in zip(step.cut_after(run.dataset, ends[:-1]), offsets, strict=False)
-    ]
+    parts = zip(step.cut_after(run.dataset, ends[:-1]), offsets, strict=False)
+    return [dataclasses.replace(each, prev_offset=offset - 1 if offset else None) for each, offset in parts]
 
 
 def _fitting(pieces: Sequence[_Piece], counts: Sequence[int], max_bytes: int) -> list[tuple[Multihash, int]]:

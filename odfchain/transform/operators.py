@@ -357,11 +357,8 @@ class EventTimes:
         for source, numbers in sources.items():
             (attribute,) = [a for a in child.output if a.id == source]
             points = [m for m in known[source].points() if m is not None]
-            new = [
-                m
-                for m in dict.fromkeys(points)
-                if any((id(wanted[n]), m) not in self._known for n in numbers)
-            ]
+            distinct = dict.fromkeys(points)
+            new = [m for m in distinct if any((id(wanted[n]), m) not in self._known for n in numbers)]
             if len(self._known) > _REMEMBERED:
                 self._known.clear()
                 new = list(dict.fromkeys(points))

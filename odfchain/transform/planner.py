@@ -405,9 +405,8 @@ def plan_recorded(
     # the chain is walked block by block, so that no derived index can hide a step; the records that a step
     # names must be exactly those of its blocks
     known, chain = {item.id: item for item in inputs}, dataset.chain
-    blocks = [
-        item for item in chain.walk(head, tail=tail) if isinstance(item.block.event, ev.ExecuteTransform)
-    ]
+    walked = chain.walk(head, tail=tail)
+    blocks = [item for item in walked if isinstance(item.block.event, ev.ExecuteTransform)]
     for name, block in reversed(blocks):
         event = block.event
         assert isinstance(event, ev.ExecuteTransform)  # noqa: S101 - chosen above

@@ -182,10 +182,8 @@ class Flow:
                 marks[number] = least([mark for mark in branch_marks if mark is not None])
         back = None
         if any(c.back is not None for c in children):
-            plans = [
-                c.back if c.back is not None else self.nothing(o)
-                for c, o in zip(children, op.children, strict=True)
-            ]
+            pairs = zip(children, op.children, strict=True)
+            plans = [c.back if c.back is not None else self.nothing(o) for c, o in pairs]
             back = self.catalyst.rebuilt(op.node, plans)
         return RowChanges(self.catalyst.rebuilt(op.node, [c.plan for c in children]), marks, back)
 
