@@ -108,7 +108,10 @@ def ended(day: Day, count: int) -> None:
 
 def compared(day: Day) -> dict[str, Any]:
     """Where the node's figures differ from what clients of its last life counted."""
-    wanted, spare = day.expected_counts(), 3 * day.resumed[day.life]
+    wanted = day.expected_counts()
+    # a push that was begun before, or sent away, asks for more files or fewer
+    away = sum(each.kind == "busy" and each.life == day.life for each in day.answered)
+    spare = 3 * (day.resumed[day.life] + away)
 
     def differences(asked: list[int] = [0]) -> dict[str, Any]:  # noqa: B006
         with urlopen(f"{day.url}-/metrics") as reply:  # noqa: S310 - on loopback
