@@ -7,6 +7,7 @@ engine or much time is `heavy`: other sites cannot have it asked by a browser.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from odfchain.errors import OdfchainError
 from odfchain.node.parts import NodeParts
 from odfchain.node.visit import (
     Refused,
@@ -32,6 +34,8 @@ from odfchain.node.visit import (
 
 Writer = Callable[[Visit, Any], Response]
 DATASET = "/{ds:dataset}"
+# A smaller answer is one packet anyway.
+_PACKED_BYTES = 1_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +65,27 @@ class Page:
 def routes(node: NodeParts, pages: Iterable[Page]) -> list[BaseRoute]:
     """The routes of these pages and of their other forms."""
     found: list[BaseRoute] = []
+    pages = list(pages)
+    overview = next((page for page in pages if page.path == f"{DATASET}/"), None)
     for page in pages:
+        instead = overview if page.path.startswith(DATASET) else None
         if page.needs_sql and node.queries is None:
             continue
         # the page itself last: a name at the end of its path would take the endings for its own
         forms: dict[str | None, str] = {e: page.address(e) for e in ("json", *page.formats)}
         forms[None] = page.path
         methods = list(page.methods)
-        found += [Route(path, answer(node, page, form), methods=methods) for form, path in forms.items()]
+        found += [
+            Route(path, answer(node, page, form, instead), methods=methods) for form, path in forms.items()
+        ]
     return [*found, Route(DATASET, _with_slash(node), methods=["GET", "HEAD"])]
 
 
-def answer(node: NodeParts, page: Page, ending: str | None = None) -> Any:
-    """What answers a request for one form of a page: None is the page itself."""
+def answer(node: NodeParts, page: Page, ending: str | None = None, overview: Page | None = None) -> Any:
+    """What answers a request for one form of a page: None is the page itself.
+
+    Where the chain of its dataset cannot be read, the overview is shown, which says so.
+    """
 
     async def answering(request: Request) -> Response:
         try:
@@ -81,8 +93,10 @@ def answer(node: NodeParts, page: Page, ending: str | None = None) -> Any:
             if request.method == "POST":
                 visit = replace(visit, form=await form_of(request, page.form_bytes))
             heavy = page.heavy or page.needs_sql or request.method == "POST"
-            work = partial(_written, visit, page, ending)
-            return await attended(visit, lambda: _unless_known(request, work()), heavy=heavy)
+            work = partial(_written, visit, page, ending, overview)
+            return await attended(
+                visit, lambda: _packed(request, _unless_known(request, work())), heavy=heavy
+            )
         except Exception as error:  # noqa: BLE001 - every end is an answer
             found = refusal(error, node, request.state.number)
             return refused_document(found) if ending is not None else error_page(node, request, found)
@@ -102,8 +116,38 @@ def _unless_known(request: Request, answer: Response) -> Response:
     return answer
 
 
-def _written(visit: Visit, page: Page, ending: str | None) -> Response:
-    view = page.view(visit)
+def _packed(request: Request, answer: Response) -> Response:
+    """The answer as gzip, where the client takes that and it is worth it."""
+    texts = ("text/", "application/json")
+    if isinstance(answer, StreamingResponse) or not answer.headers.get("content-type", "").startswith(texts):
+        return answer
+    answer.headers["vary"] = "accept-encoding"
+    takes = {each.strip() for each in request.headers.get("accept-encoding", "").split(",")}
+    if "gzip" in takes and len(answer.body) > _PACKED_BYTES:
+        answer.body = gzip.compress(bytes(answer.body), 4, mtime=0)
+        answer.headers.update({"content-encoding": "gzip", "content-length": str(len(answer.body))})
+        if "etag" in answer.headers:
+            answer.headers["etag"] = f"W/{answer.headers['etag']}"
+    return answer
+
+
+def _damaged(visit: Visit, overview: Page | None) -> Response | None:
+    """What a page of a dataset shows in its place when the chain cannot be read."""
+    if overview is None:
+        return None
+    view = overview.view(visit)
+    if view.dataset.head is not None:
+        return None
+    return html(visit.node, visit.root, overview.template, view=view, path=visit.request.url.path)
+
+
+def _written(visit: Visit, page: Page, ending: str | None, overview: Page | None) -> Response:
+    try:
+        view = page.view(visit)
+    except OdfchainError:
+        if ending is not None or (shown := _damaged(visit, overview)) is None:
+            raise
+        return shown
     if isinstance(view, Response):
         return view
     status = getattr(view, "status", 200)
