@@ -179,11 +179,7 @@ class MetadataChain:
         tail: Multihash | None = None,
         ignore_missing_tail: bool = False,
     ) -> Iterator[HashedBlock]:
-        """Blocks from `head` (default: the head reference) towards the seed, newest first, without `tail`.
-
-        Raises:
-            ChainError: the seed was reached without meeting `tail`.
-        """
+        """Blocks from `head` (default: the reference) towards the seed, before `tail`, or a ChainError."""
         current = head if head is not None else self.head()
         if current is None or current == tail:
             return

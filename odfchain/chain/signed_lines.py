@@ -253,9 +253,8 @@ class LineFile(Generic[T]):
                 most = self.per_subject()
                 outdone.append(f"line {line.number}: block {about.block} has {most} {self.many} already")
             elif larger > self.most_bytes():
-                outdone.append(
-                    f"line {line.number}: no room for more than {self.most_bytes()} bytes of {self.many}"
-                )
+                text = f"line {line.number}: no room for more than {self.most_bytes()} bytes of {self.many}"
+                outdone.append(text)
             else:
                 kept[key], signers[subject], size = line, count, larger
         return sorted(kept.values(), key=self._order), outdone

@@ -190,11 +190,7 @@ def fetch_http(
     context: fetching.FetchContext,
     sent: Mapping[str, str] | None = None,
 ) -> fetching.FetchResult:
-    """The body behind the URL in a file of the context's folder, or `UP_TO_DATE`.
-
-    `sent` are the variables that URL and headers are made of. The event time is `Last-Modified`, where that
-    is there and valid.
-    """
+    """The body behind the URL in a file of the context's folder, or `UP_TO_DATE`; `sent` are variables."""
     with fetching.Download(context) as download:
         return download.with_retries(_HttpFetch(url, headers, context, download, sent or {}).attempt)
 
@@ -327,11 +323,7 @@ _CHUNK = 1 << 20
 
 
 def fetch_object(url: str, context: fetching.FetchContext) -> fetching.FetchResult:
-    """The object in a file of the context's folder, or `UP_TO_DATE`.
-
-    The state is the entity tag, else the time of the last modification, of the very bytes that were brought.
-    The event time is the time of the last modification.
-    """
+    """The object in a file of the context's folder, or `UP_TO_DATE`; the state is that of the very bytes."""
     place = _parsed(locations.Location.parse, url, context.name)
     with fetching.Download(context) as download, _store_errors(context, download.deadline):
         import obstore

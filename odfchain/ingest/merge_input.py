@@ -362,9 +362,8 @@ class InputMerge:
             notes.append(f"rows with a key of another row and other values: {others:,}; the {which} was kept")
         if timeless := counts["timeless"]:
             name = self.state.vocabulary.event_time_column
-            notes.append(
-                f"rows without `{name}`, a part of the key: {timeless:,}; it is {self.options.event_time}"
-            )
+            note = f"rows without `{name}`, a part of the key: {timeless:,}; it is {self.options.event_time}"
+            notes.append(note)
         for kind in ("finer:", "cut:"):
             found = {name.removeprefix(kind): n for name, n in counts.items() if name.startswith(kind)}
             notes += notes_on_cut_times(found)

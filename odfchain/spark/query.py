@@ -174,9 +174,8 @@ class Queries:
         steps = self._steps(tables)
         engine, version = self.transform.engine, self.transform.version
         if _dialect_name(engine) != _NATIVE:
-            self.note(
-                f"the {engine}{f' {version}' if version else ''} query is translated and runs on Spark SQL"
-            )
+            note = f"the {engine}{f' {version}' if version else ''} query is translated and runs on Spark SQL"
+            self.note(note)
         return steps
 
     def _translated(self, step: QueryStep, schemas: Schemas | None) -> QueryStep:

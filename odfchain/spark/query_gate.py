@@ -403,10 +403,8 @@ class TableSize:
 
 
 def _too_many(sets: int) -> tuple[str, str]:
-    return (
-        f"makes {shown_count(sets)} grouping sets, more than {QUERY.grouping_sets:,}",
-        "name the sets that are needed: GROUPING SETS ((a, b), (a), ())",
-    )
+    what = f"makes {shown_count(sets)} grouping sets, more than {QUERY.grouping_sets:,}"
+    return what, "name the sets that are needed: GROUPING SETS ((a, b), (a), ())"
 
 
 def shown_count(number: int) -> str:

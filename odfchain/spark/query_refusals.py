@@ -315,32 +315,23 @@ def deciding_arguments(function: str, arguments: int) -> tuple[int, ...]:
 
 
 def java_dependence(function: str, arguments: int, text: str | None) -> tuple[str, str] | None:
-    """(what is wrong, what to write instead) about a deciding argument; None when nothing is.
-
-    `arguments` is how many there are, `text` is None for one that is not a constant text.
-    """
+    """(what is wrong, what to write instead) of one of `arguments`, if it is; `text` of a constant one."""
     if function in _CHARSETS and arguments != 2:  # the other `decode` compares values
         return None
     if text is None:
-        return (
-            "is decided by the data, so it is not known whether every Java does the same",
-            "write a constant",
-        )
+        what = "is decided by the data, so it is not known whether every Java does the same"
+        return what, "write a constant"
     if function in _FORMATS:
         return _format_dependence(text)
     if function in _PATTERNS:
         return pattern_dependence(text)
     zone = function in _ZONES or function in _MADE_IN_ZONE
     if zone and (not text or names_zone("10:00" + text) or not _FIXED_OFFSET.match(text)):
-        return (
-            "depends on the rules of a time zone, which differ between versions of Java",
-            "take a fixed offset such as '+02:00', or convert where the data is ingested",
-        )
+        what = "depends on the rules of a time zone, which differ between versions of Java"
+        return what, "take a fixed offset such as '+02:00', or convert where the data is ingested"
     if function in _PRINTED and any(found != "%%" for found in _OF_LOCALE.findall(text)):
-        return (
-            "prints by rules that differ between versions of Java",
-            "use upper, or date_format with numbers",
-        )
+        what = "prints by rules that differ between versions of Java"
+        return what, "use upper, or date_format with numbers"
     if function in _CHARSETS and text.upper() not in CHARSETS:
         return "names a charset that not every Java has", "one of " + ", ".join(sorted(CHARSETS))
     return None
@@ -360,26 +351,20 @@ def _format_dependence(text: str) -> tuple[str, str] | None:
     found = re.search("[FOVvz]", _IN_QUOTES.sub("", text))
     if found is None:
         return None
-    return (
-        f"has `{found.group()}` in its pattern, which differs between versions of Java",
-        "take numbers: yyyy-MM-dd HH:mm:ssXXX",
-    )
+    what = f"has `{found.group()}` in its pattern, which differs between versions of Java"
+    return what, "take numbers: yyyy-MM-dd HH:mm:ssXXX"
 
 
 def pattern_dependence(text: str | None) -> tuple[str, str] | None:
     r"""Find what depends on the Java in a regular expression: `\p{L}` follows its edition of Unicode."""
     if text is None:
-        return (
-            "takes its pattern from the data, and some patterns differ between versions of Java",
-            "write a constant",
-        )
+        what = "takes its pattern from the data, and some patterns differ between versions of Java"
+        return what, "write a constant"
     found = next((m.group() for m in _OF_UNICODE.finditer(text) if m.group() != "\\\\"), None)
     if found is None:
         return None
-    return (
-        f"has `{found}` in its pattern, which differs between versions of Java",
-        "name the characters, as in [A-Za-z0-9_]",
-    )
+    what = f"has `{found}` in its pattern, which differs between versions of Java"
+    return what, "name the characters, as in [A-Za-z0-9_]"
 
 
 class StepChecker:

@@ -109,10 +109,7 @@ class Conditions:
 
 
 class BucketTransport(Transport):
-    """The objects of a store below a URL: a dataset, a repository, or a workspace.
-
-    Raises, all methods that read one object: ObjectNotFoundError, if it (or the bucket) is not there.
-    """
+    """Objects below a URL of a store; what reads one raises ObjectNotFoundError if it is not there."""
 
     def __init__(self, url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> None:
         """Nothing is asked of the store yet."""

@@ -276,10 +276,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def is_unused_since(path: Path, since_ns: int) -> bool:
-    """True if a file, or all of a folder, was last written, named or used before a time [ns since the epoch].
-
-    Moving a file changes its status only, so both of its times count. False for what is not there.
-    """
+    """True if a file, or all of a folder, is there and was last written, named or used before then [ns]."""
     with storage_errors(path):
         try:
             times = [last_use_ns(path)]

@@ -45,10 +45,7 @@ class HttpTransport(Transport):
         ipfs_gateway: bool = False,
         timing: Timing | None = None,
     ) -> None:
-        """`token` goes to the URL's own origin and nowhere else; it is `kept`, or was given for this once.
-
-        `ipfs_gateway`: absent paths are answered with status 500, as Kubo does.
-        """
+        """The `token`, `kept` or not, goes to the URL's origin alone; an `ipfs_gateway` answers as Kubo."""
         self._pool = HttpPool(limits, parallel)
         where = one_line(str(url), 500)
         timing = timing or Timing(wait=self._pause)

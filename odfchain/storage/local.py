@@ -61,11 +61,7 @@ def _verified_in(_: Path) -> dict[Multihash, _Stamp]:
 
 
 class LocalObjectStore:
-    """Objects named by the SHA3-256 multihash of their bytes: immutable, verified on read.
-
-    One folder, one file for each object, named in base16. `tests/store/test_contract.py` runs the same suite
-    over every kind.
-    """
+    """Objects named by the SHA3-256 multihash of their bytes, a file each: immutable, verified on read."""
 
     on_demand = False
     """True if objects come from elsewhere when they are asked for."""

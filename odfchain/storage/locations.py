@@ -364,11 +364,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Where an http or https URL leads.
-
-        Raises:
-            InvalidIdError: it is neither, or not a valid URL.
-        """
+        """Where an http or https URL leads; InvalidIdError for any other text."""
         url = Url(text)
         parts, port = url.parts, PORTS.get(url.scheme) if url.port is None else url.port
         if len(text) > _LONGEST_URL or CONTROLS.search(text) or url.scheme not in PORTS or not port:

@@ -163,9 +163,8 @@ class Checker:
             self.spark().check_form(event.transform, aliases)
             names = ", ".join(f"`{name}`" for name in unknown)
             has = "has" if len(unknown) == 1 else "have"
-            self.progress.note(
-                f"{names} {has} no columns before the first pull, which then checks those of the query"
-            )
+            text = f"{names} {has} no columns before the first pull, which then checks those of the query"
+            self.progress.note(text)
             return
         checked = self.spark().check(event.transform, inputs, present.vocabulary, self.progress)
         if present.schema is not None:
@@ -369,9 +368,8 @@ def _settle_state(
         if not _same_query(new, state.executed_transform):
             kept = _remembered(dataset, state)
             if kept is None:
-                progress.note(
-                    "what the old query remembers is given up; how much that is, only its engine can tell"
-                )
+                note = "what the old query remembers is given up; how much that is, only its engine can tell"
+                progress.note(note)
             elif kept:
                 rows = counted(kept, "row")
                 progress.note(f"what the old query remembers is given up: {rows}; its result so far stays")
