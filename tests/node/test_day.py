@@ -109,7 +109,7 @@ def ended(day: Day, count: int) -> None:
 def compared(day: Day) -> dict[str, Any]:
     """Where the node's figures differ from what clients of its last life counted."""
     wanted = day.expected_counts()
-    # a push that was begun before, or sent away, asks for more files or fewer
+    # a push that was begun before asks for less; one that is sent away is tried once more by its client
     away = sum(each.kind == "busy" and each.life == day.life for each in day.answered)
     spare = 3 * (day.resumed[day.life] + away)
 
@@ -123,7 +123,7 @@ def compared(day: Day) -> dict[str, Any]:
         return {
             f"{kind} {status}": [found[kind, status], wanted[kind, status]]
             for kind, status in sorted(found | wanted)
-            if abs(found[kind, status] - wanted[kind, status]) > (spare if kind == "file" else 0)
+            if abs(found[kind, status] - wanted[kind, status]) > (spare if kind in ("file", "push") else 0)
         }
 
     until = time.monotonic() + 10
