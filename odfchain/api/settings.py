@@ -404,8 +404,7 @@ def _edited(text: str, keys: tuple[str, str], value: Any, source: str) -> str:
 
 def _replaced(text: str, keys: tuple[str, str], value: Any, source: str) -> str:
     section, name = keys
-    content = _member(yaml.compose(text, Loader=yaml.SafeLoader), "content")
-    if content is None:
+    if (content := _member(yaml.compose(text, Loader=yaml.SafeLoader), "content")) is None:
         raise ManifestError("the manifest has no 'content'", source=source)
     if (members := _member(content, section)) is None:
         if not _has_lines(content):

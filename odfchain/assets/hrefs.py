@@ -198,8 +198,7 @@ def _check_key(store: str, key: str) -> None:
 
 
 def _is_origin(text: str, scheme: str | None = None) -> bool:
-    found = _ORIGIN.fullmatch(text)
-    if found is None or (scheme is not None and found[1] != scheme):
+    if (found := _ORIGIN.fullmatch(text)) is None or (scheme is not None and found[1] != scheme):
         return False
     port = found[3]
     # an origin has one spelling, in which the usual port is left out

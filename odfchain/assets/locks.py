@@ -467,8 +467,7 @@ def checksum_of_etag(etag: str | None) -> str | None:
 def _check_asked_for(named: Iterable[NamedAsset], selection: Selection) -> None:
     # a misspelt id must not make an empty lock
     items, assets = {asset.item_id for asset in named}, {asset.asset_key for asset in named}
-    missing = sorted({*selection.items} - items) + sorted({*selection.assets} - assets)
-    if missing:
+    if missing := sorted({*selection.items} - items) + sorted({*selection.assets} - assets):
         raise errors.AssetError(f"no item or asset is called {', '.join(map(one_line, missing))}")
 
 

@@ -228,8 +228,7 @@ class Stores:
                     hint="read it, and allow it with --trust-files",
                 )
             return path
-        folder = self.folder.resolve()
-        found = folder / path
+        found = self.folder.resolve() / path
         if found.resolve() != found:
             raise errors.AssetError(
                 f"{location.key}: a link, or through one", hint="put the file itself there"

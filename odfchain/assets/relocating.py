@@ -57,8 +57,7 @@ class Layout(Enum):
 
 
 def _is_own_slice(row: AssetRow) -> bool:
-    checksum = row.facts.file_checksum
-    if checksum is None or not row.item_id.startswith("did:odf:"):
+    if (checksum := row.facts.file_checksum) is None or not row.item_id.startswith("did:odf:"):
         return False
     return row.asset_key.endswith(f"/f{checksum}")
 

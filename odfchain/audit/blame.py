@@ -746,8 +746,7 @@ def _source(source: SourceUse | None) -> dict[str, Any] | None:
 
 
 def _transform(item: Transaction) -> dict[str, Any] | None:
-    block = item.transform
-    if block is None or not isinstance(block.block.event, ev.SetTransform):
+    if (block := item.transform) is None or not isinstance(block.block.event, ev.SetTransform):
         return None
     transform = block.block.event.transform
     return {

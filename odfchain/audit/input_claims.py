@@ -105,7 +105,7 @@ class InputChains:
     def check(self, run: Run, *, wanted: bool) -> Checking[None]:
         """Those of the blocks `(after, upto]`; with `wanted`, what cannot be checked is not clean."""
         aliases = _aliases(run.chain)
-        for stored, event, continued in _executions(run.chain, run.after, run.upto):
+        for stored, event, continued in _steps(run.chain, run.after, run.upto):
             path = run.block_file(stored.name)
             for item in event.query_inputs[continued:]:
                 if item.prev_block_hash is not None or item.prev_offset is not None:
@@ -150,9 +150,7 @@ def _walked(dataset: DatasetFiles) -> _InputChain | str:
     return found
 
 
-def _executions(
-    chain: StoredChain, after: int, upto: int
-) -> Iterator[tuple[StoredBlock, ExecuteTransform, int]]:
+def _steps(chain: StoredChain, after: int, upto: int) -> Iterator[tuple[StoredBlock, ExecuteTransform, int]]:
     before: int | None = 0 if chain.complete else None
     for stored in chain.blocks.of(ExecuteTransform.KIND):
         if not stored.sound:

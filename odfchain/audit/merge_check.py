@@ -130,8 +130,7 @@ class MergeAgain:
 
     def _is_written(self, rows: pa.Table) -> bool:
         block = self.merge.block
-        written = block.block.new_data
-        if written is None or not rows.num_rows:
+        if (written := block.block.new_data) is None or not rows.num_rows:
             return written is None and not rows.num_rows
         state = DatasetState.read(self.dataset.chain, block.hash)
         if state.schema is None:
@@ -333,8 +332,7 @@ class MergedSources:
         """Verify the blocks after one, up to another, but for the dataset's own."""
         if upto in self.own:
             return self._report()
-        side = next((item for item in self._chains if upto in item.places), None)
-        if side is None:
+        if (side := next((item for item in self._chains if upto in item.places), None)) is None:
             side = self._read(upto)
             self._chains.append(side)
         if side.report.faults:

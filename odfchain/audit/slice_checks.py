@@ -654,8 +654,7 @@ def _check_checkpoint(run: Run, stored: StoredBlock, named: Checkpoint, *, parti
         yield LeftOut(message, stored.number, PRESENT, (PHYSICAL,))
         return
     yield Looked(PRESENT)
-    found = _size_fault(store, name, named.size, "checkpoint", stored.number)
-    if found is not None:
+    if (found := _size_fault(store, name, named.size, "checkpoint", stored.number)) is not None:
         yield found
         return
     yield Looked(PHYSICAL)

@@ -182,8 +182,7 @@ class _RemoteCopy:
             if current is None:
                 break
             key = ObjectKey(ObjectKind.BLOCK, current)
-            data = self._asked(key, functools.partial(self.peer.block, current))
-            if data is None:
+            if (data := self._asked(key, functools.partial(self.peer.block, current))) is None:
                 break
             fsio.create_file(self.dataset.folder / str(key), data)
             self.progress.advance()
@@ -518,8 +517,7 @@ class Auditor:
             for item in reversed(transform.inputs if transform is not None else ()):
                 target = item.id or item.dataset_ref
                 try:
-                    read = self._input(str(target), dataset).on_or_head(dataset.ref)
-                    stack.append((read, False))
+                    stack.append((self._input(str(target), dataset).on_or_head(dataset.ref), False))
                 except (errors.DatasetNotFoundError, errors.StoreError):
                     missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))
         return found, missing

@@ -505,8 +505,7 @@ def _is_strict(key: ForeignKey, rows: Rows) -> bool:
 def cannot_refer(key: ForeignKey, rows: Rows, target: Rows) -> str | None:
     """Why no row can refer to a dataset by a key; None where some may."""
     present = rows.schema.names
-    absent = next((name for name in key.columns if name not in present), None)
-    if absent is not None:
+    if (absent := next((name for name in key.columns if name not in present), None)) is not None:
         return f"there is no column `{absent}`"
     return misfit(key, rows.columns, target.columns)
 

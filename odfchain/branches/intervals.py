@@ -476,8 +476,7 @@ def _bounds(samples: Sequence[pa.Table], key: Sequence[str], count: int) -> pa.T
     # the keys with which ranges begin, but for the first
     keys = pa.concat_tables(samples)
     at = order_of(keys, key)
-    places = np.unique(np.arange(1, count) * len(at) // count)
-    return keys.take(pa.array(at[places]))
+    return keys.take(pa.array(at[np.unique(np.arange(1, count) * len(at) // count)]))
 
 
 def _ranges(keys: pa.Table, bounds: pa.Table) -> Numbers:

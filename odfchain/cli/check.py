@@ -469,11 +469,9 @@ def _id_of(workspace: Workspace, text: str) -> DatasetId:
     return DatasetId.parse(text) if text.startswith("did:") else workspace[text].id
 
 
-def _row(
-    evidence: Evidence, kept: KeptEvidence | None, names: dict[str, str] | None = None
-) -> dict[str, Any]:
-    one, other = evidence.hashes
-    dataset_id = str(evidence.dataset_id)
+def _row(proof: Evidence, kept: KeptEvidence | None, names: dict[str, str] | None = None) -> dict[str, Any]:
+    one, other = proof.hashes
+    dataset_id = str(proof.dataset_id)
     seen: dict[str, Any] = {}
     found: dict[str, Any] = {}
     if kept is not None:
@@ -484,13 +482,13 @@ def _row(
         found = {"sightings": sightings, "file": str(kept.path)}
     return {
         "dataset": (names or {}).get(dataset_id, dataset_id),
-        "sequenceNumber": evidence.sequence_number,
+        "sequenceNumber": proof.sequence_number,
         "block": str(one),
         "otherBlock": str(other),
         **seen,
         "id": dataset_id,
-        "signed": [screen.record(each, "head", "sequence_number", "time") for each in evidence.signed],
-        "blocks": [len(branch.blocks) for branch in evidence.branches],
+        "signed": [screen.record(each, "head", "sequence_number", "time") for each in proof.signed],
+        "blocks": [len(branch.blocks) for branch in proof.branches],
         **found,
     }
 

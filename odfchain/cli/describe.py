@@ -213,8 +213,7 @@ def inspect_attachments(
     """
     found = opened(dataset).attachments()
     rows = [{"path": path, "size": len(text.encode())} for path, text in found.items()]
-    shown = {"size": human_size}
-    screen.print_records(rows, ["path", "size"], output, shown=shown, right=["size"])
+    screen.print_records(rows, ["path", "size"], output, shown={"size": human_size}, right=["size"])
     if not rows:
         say(f"{dataset} has no attachments; `odfchain add --update MANIFEST --attach FILE` adds one")
 

@@ -545,5 +545,4 @@ def _named_or_all(workspace: Workspace, datasets: tuple[str, ...]) -> list[Datas
     """The datasets that names and patterns mean, each once; all when none is named."""
     if not datasets:
         return list(workspace)
-    named = {d.path: d for text in datasets for d in workspace.matching(text)}
-    return list(named.values())
+    return list({d.path: d for text in datasets for d in workspace.matching(text)}.values())

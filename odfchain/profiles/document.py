@@ -75,8 +75,7 @@ def profile_of(
         if name not in schema.names:
             raise UsageError(f"--hide {one_line(name)}: the dataset has no such column")
     if totals is None:
-        near = options.near_duplicates
-        totals = state_totals(dataset, state, progress, near_duplicates=near)
+        totals = state_totals(dataset, state, progress, near_duplicates=options.near_duplicates)
     return profile_document(totals, facts_of(dataset, state, options))
 
 

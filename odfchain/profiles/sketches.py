@@ -481,8 +481,7 @@ def _tokens_of(column: EncodedColumn, seed: int) -> _Tokens:
             minima[there] = np.minimum.reduceat(tokens * factor + summand, starts)
     codes = np.full(column.rows, len(sizes), dtype=np.intp)
     codes[valid] = column.codes
-    present = np.append(sizes > 0, False)[codes]
-    return _Tokens(present, codes, of_texts)
+    return _Tokens(np.append(sizes > 0, False)[codes], codes, of_texts)
 
 
 def _words(text: str, seed: int) -> Hashes:

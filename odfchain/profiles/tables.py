@@ -208,8 +208,7 @@ class DeltaFolder:
         """Each version is a commit of its own; columns that come to the schema are another one before it."""
         count = 0
         with library_errors(self._folder):
-            exists = self._library.DeltaTable.is_deltatable(self._uri)
-            table = self._open() if exists else None
+            table = self._open() if self._library.DeltaTable.is_deltatable(self._uri) else None
             for version in versions:
                 if table is None:
                     table = self._create(version.columns, version)
@@ -254,8 +253,7 @@ class DeltaFolder:
         # columns are never dropped, so others stay
         wanted = self._library.Schema.from_arrow(columns)
         known = {field.name: field for field in table.schema().fields}
-        new = [field for field in wanted.fields if known.get(field.name) != field]
-        if not new:
+        if not (new := [field for field in wanted.fields if known.get(field.name) != field]):
             return table
         table.alter.add_columns(new)
         return self._open()

@@ -550,8 +550,7 @@ class _Conversation:
             turn = await self._answered(text)
             session.touched = sessions.now()
             session.until += session.touched - began
-            refused = isinstance(turn.message, msg.Refusal)
-            if refused or turn.closing is not None:
+            if (refused := isinstance(turn.message, msg.Refusal)) or turn.closing is not None:
                 self.writing.refused()
             if refused or serving.is_done:
                 sessions.end(session)  # the client may push again at once

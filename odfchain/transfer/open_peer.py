@@ -180,8 +180,7 @@ class NamedStores:
 
     def check(self, url: PeerUrl, where: Path) -> None:
         """The server in a URL, which a file names, is one that the user has named; or there is none in it."""
-        endpoint = place_of(url).endpoint
-        if endpoint is not None and endpoint not in self._read():
+        if (endpoint := place_of(url).endpoint) is not None and endpoint not in self._read():
             raise AccessError(
                 f"{where} names the store {url}, and you have not named its server on this machine: it would "
                 "be sent your credentials",

@@ -250,11 +250,9 @@ class _Pull(Sync[Arrived, SyncOutcome]):
             keep_reachable(self.dataset, plan.old)
         self.dataset.chain.set_ref(self.dataset.ref, self.head, expected=plan.old)
 
-    def _outcome(
-        self, plan: Arrived, dataset: DatasetFiles, found: HeadSignature, *warnings: str
-    ) -> SyncOutcome:
+    def _outcome(self, plan: Arrived, dataset: DatasetFiles, head: HeadSignature, *notes: str) -> SyncOutcome:
         counts = len(self.fetch.new), self.download.objects, self.download.bytes, missing_slices(dataset)
-        return SyncOutcome(plan.status, plan.old, self.head, *counts, found, warnings=warnings)
+        return SyncOutcome(plan.status, plan.old, self.head, *counts, head, warnings=notes)
 
 
 @dataclass

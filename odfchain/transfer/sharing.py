@@ -208,14 +208,12 @@ class Sharing:
         if "://" in text or text.lower().startswith("file:"):
             return True
         try:
-            found = read_reference(text, self.repositories)
+            ref = read_reference(text, self.repositories)
         except errors.InvalidIdError as error:
             if (hint := _intended_url(text)) is not None:
                 raise errors.InvalidIdError(str(error), hint=hint) from None
             return False
-        return not (
-            isinstance(found, DatasetAlias) or (isinstance(found, RemoteDatasetId) and not found.repo)
-        )
+        return not (isinstance(ref, DatasetAlias) or (isinstance(ref, RemoteDatasetId) and not ref.repo))
 
     def url_of(self, ref: str) -> PeerUrl:
         """The URL of a reference to a remote dataset."""
@@ -241,12 +239,7 @@ class Sharing:
             if isinstance(ref, RemoteDatasetId):
                 return self.workspace.dataset(ref.id)
             url = self.url_of(str(ref))
-        except (
-            errors.DatasetNotFoundError,
-            errors.InvalidIdError,
-            errors.UnsupportedPeerError,
-            errors.WorkspaceError,
-        ):
+        except (errors.InvalidIdError, errors.UnsupportedPeerError, errors.WorkspaceError):
             return None
         return self.copy_of(url, *AliasKind)
 
@@ -310,10 +303,8 @@ class Sharing:
             try:
                 texts = [text for kind in kinds or (AliasKind.PULL,) for text in aliases(dataset, kind)]
                 known = {self.url_of(text).text for text in texts}
-            except (
-                errors.OdfchainError
-            ):  # a repository that was forgotten; damage that is that dataset's business
-                continue
+            except errors.OdfchainError:
+                continue  # a repository that was forgotten; damage that is that dataset's business
             if url.text in known:
                 return dataset
         return None

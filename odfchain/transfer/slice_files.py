@@ -167,8 +167,7 @@ def is_partial(dataset: DatasetFiles) -> bool:
 def data_objects(dataset: DatasetFiles) -> list[DataObject]:
     """Every slice and checkpoint that the chain names, oldest first."""
     blocks = DatasetState.read(dataset.chain).data_blocks()
-    newest_first = [found for hashed in blocks for found in reversed(list(objects_of(hashed.block)))]
-    return newest_first[::-1]
+    return [found for hashed in blocks for found in reversed(list(objects_of(hashed.block)))][::-1]
 
 
 def missing_objects(dataset: DatasetFiles) -> list[DataObject]:

@@ -150,8 +150,7 @@ def send_objects(dataset: DatasetFiles, peer: Store, *, parallel: int) -> tuple[
             return False
         return True
 
-    sent = sum(is_sent for _, is_sent in with_answers(send, lines, parallel))
-    return sent, sorted(problems)
+    return sum(is_sent for _, is_sent in with_answers(send, lines, parallel)), sorted(problems)
 
 
 def _publish_head(dataset: DatasetFiles) -> list[str]:

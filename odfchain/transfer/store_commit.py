@@ -153,10 +153,8 @@ class StoredDataset:
     def bring_blocks(self, head: Multihash) -> None:
         """The blocks up to a head in the store are here, checked; no reference leads to them."""
         dataset = self.on()
-        with (
-            fsio.locked(lock_path(dataset)),
-            fetching(dataset, self.peer(), SHARING.parallel, SILENT) as fetch,
-        ):
+        fetched = fetching(dataset, self.peer(), SHARING.parallel, SILENT)
+        with fsio.locked(lock_path(dataset)), fetched as fetch:
             fetch.read(head)
             fetch.store()
         self.is_open = True  # a look at all datasets need not pull it
@@ -375,8 +373,7 @@ class StoreSync(Sync[CommitPlan, None]):
         # about to remove them
         just_sent = {key for key, since in self.stored.sent.items() if since > self._began - LIFE / 2}
         named = dict.fromkeys(item.key for hashed in plan.blocks for item in objects_of(hashed.block))
-        keys = [key for key in named if key not in just_sent]
-        self._sent = with_answers(self._put, keys)
+        self._sent = with_answers(self._put, [key for key in named if key not in just_sent])
 
     def carry_blocks(self, plan: CommitPlan) -> None:
         # in turn, so that a block that is there has all before it

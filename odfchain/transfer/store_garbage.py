@@ -74,8 +74,7 @@ class Leases:
     @contextlib.contextmanager
     def removing(self) -> Iterator[Lease]:
         """Exclusive right to remove objects: no other gc, and no commit that relies on old ones."""
-        token = secrets.token_hex(_MARK_BYTES // 4).encode()
-        if not self._taken(token):
+        if not self._taken(secrets.token_hex(_MARK_BYTES // 4).encode()):
             raise StoreError(
                 f"{self.space.where}{self._removing}: another gc is at work", hint="run gc later", exit_code=5
             )

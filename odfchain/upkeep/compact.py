@@ -610,8 +610,7 @@ class Compaction(Rewriting):
 
     def _metadata(self, state: DatasetState, chain: list[HashedBlock]) -> Iterator[ev.MetadataEvent]:
         for kind in (ev.SetInfo, ev.SetLicense):
-            block = self.dataset.chain.nearest(kind.KIND, head=state.head)
-            if block is not None:
+            if (block := self.dataset.chain.nearest(kind.KIND, head=state.head)) is not None:
                 yield block.block.event
         attached = self.dataset.chain.nearest_event(ev.SetAttachments, head=state.head)
         items = attached.attachments.items if attached is not None else ()

@@ -266,8 +266,7 @@ class Referrers:
 
     def _keys(self, dataset: DatasetId, ref: str | None = None) -> Iterator[tuple[Rows, ForeignKey]]:
         for on, state in self._versions(ref):
-            keys = [key for key in state.constraints.foreign_keys if key.dataset == dataset]
-            if keys:
+            if keys := [key for key in state.constraints.foreign_keys if key.dataset == dataset]:
                 # all rows of the declaring dataset, not only new ones
                 rows = Rows.after(on, None, state)
                 yield from ((rows, key) for key in keys)

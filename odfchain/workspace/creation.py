@@ -350,8 +350,7 @@ def _local_inputs(event: ev.SetTransform) -> set[DatasetAlias | None]:
 def referenced(snapshot: DatasetSnapshot) -> list[DatasetAlias | DatasetId]:
     """The datasets of this workspace that a definition names, once or more."""
     refs = _refs(snapshot)
-    ids = [ref.id for ref in refs if isinstance(ref, RemoteDatasetId)]
-    return [*_inputs(snapshot), *ids]
+    return [*_inputs(snapshot), *[ref.id for ref in refs if isinstance(ref, RemoteDatasetId)]]
 
 
 def _refs(snapshot: DatasetSnapshot) -> list[DatasetRefAny]:

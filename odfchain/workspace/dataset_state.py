@@ -77,8 +77,7 @@ class DatasetState:
 
     def next_system_time(self, given: Timestamp | None = None) -> Timestamp:
         """System time of the next block [ms]: the given one, else now, but never before the head's."""
-        now = (given or Timestamp.now()).truncated_to_ms()
-        return max(now, self.head_block.system_time)
+        return max((given or Timestamp.now()).truncated_to_ms(), self.head_block.system_time)
 
     @property
     def odf_schema(self) -> bool:
@@ -135,8 +134,7 @@ class DatasetState:
         for block in self.chain.nearest_all("AddData", head=self.head):
             event = block.block.event
             assert isinstance(event, ev.AddData)  # noqa: S101 - asked for this kind
-            state = event.new_source_state
-            if state is not None and state.source_name == name:
+            if (state := event.new_source_state) is not None and state.source_name == name:
                 return state, block.hash
             if state is None and event.new_data is not None:
                 return None

@@ -220,8 +220,7 @@ def reference_of(dataset: DatasetFiles, block: Multihash) -> str | None:
     """The first reference, its own before the others, that leads to a stored block; None where none does."""
     for ref in dict.fromkeys([dataset.ref, *ref_names(dataset)]):
         there = dataset.on(ref)
-        head = there.chain.head()
-        if head is not None and is_referenced(there, block, head=head):
+        if (head := there.chain.head()) is not None and is_referenced(there, block, head=head):
             return ref
     return None
 

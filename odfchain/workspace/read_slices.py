@@ -67,8 +67,7 @@ def read_state(
     schema, names = columns_of(state, columns), state.vocabulary
     if slices is None:
         slices = [(verified_slice(dataset, ref), ref.slice.offset_interval) for ref in state.slices()]
-    files = [rule.SliceFile(path, names, interval) for path, interval in slices]
-    if not files:
+    if not (files := [rule.SliceFile(path, names, interval) for path, interval in slices]):
         return schema.empty_table()
     columns_of(state, key)
     with readable(dataset.folder):
@@ -133,8 +132,7 @@ def _read_slice(
             twice = next((name for name in names if names.count(name) > 1), None)
             if twice is not None:
                 raise unreadable(path, f"column `{one_line(twice)}` comes twice")
-            present = [name for name in schema.names if name in names]
-            table = file.rows_between(first, end, present)
+            table = file.rows_between(first, end, [name for name in schema.names if name in names])
         if table.num_rows != end - first + 1:
             raise unreadable(path, f"it has no row {first + table.num_rows + 1:,}, which its block promises")
         return fitted(table, schema)
@@ -235,8 +233,7 @@ class KeptFooters:
 
     def keep(self, found: Iterable[tuple[Multihash, str | None]]) -> None:
         """Remember what footers of verified slices report; without effect where that cannot be written."""
-        data = b"".join(_line(name, text) for name, text in found if text is not None)
-        if not data:
+        if not (data := b"".join(_line(name, text) for name, text in found if text is not None)):
             return
         with contextlib.suppress(OSError):
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)

@@ -301,8 +301,7 @@ class WorkspaceFiles:
         try:
             return self.dataset(ref)
         except (errors.StoreError, errors.CorruptedPeerError):
-            found = dataclasses.replace(self, shared=ONLY_HERE).dataset(ref)
-            return self._open(found.folder)
+            return self._open(dataclasses.replace(self, shared=ONLY_HERE).dataset(ref).folder)
 
     def matching(self, text: str) -> list[DatasetFiles]:
         """Every dataset that a reference or a `%` pattern names, at least one."""
@@ -355,7 +354,9 @@ class WorkspaceFiles:
             self.shared.sync_heads(ref)
         here = dataclasses.replace(self, shared=ONLY_HERE)
         with fsio.locked(self.root / "lock"):
-            self._empty_trash()
+            # only what was interrupted is left there, because datasets are built under the lock
+            for folder in (self.root / "trash").glob("*"):
+                shutil.rmtree(folder, ignore_errors=True)
             self._check_free(alias)
             key = DatasetKey.generate()
             resolve = resolve_own_name(here.resolve, (alias, snapshot.name), key.dataset_id)
@@ -379,11 +380,6 @@ class WorkspaceFiles:
                 shutil.rmtree(staged, ignore_errors=True)
                 raise
         return self._open(folder)
-
-    def _empty_trash(self) -> None:
-        # Only what was interrupted is left here, because datasets are built under the lock.
-        for folder in (self.root / "trash").glob("*"):
-            shutil.rmtree(folder, ignore_errors=True)
 
     def build(
         self,
