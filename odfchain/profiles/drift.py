@@ -389,10 +389,8 @@ def _values(
     name, before, after = other.name, one.top_values, other.top_values
     whole = one.coverage == 1, other.coverage == 1
     if both := known_values(before, after, whole=whole):
-        parts = [
-            [side.get(v, 0) / total for v in both]
-            for side, total in zip((before, after), totals, strict=True)
-        ]
+        sides = zip((before, after), totals, strict=True)
+        parts = [[side.get(v, 0) / total for v in both] for side, total in sides]
         most = max(range(len(both)), key=lambda place: (abs(parts[1][place] - parts[0][place]), both[place]))
         text = f"{cut(both[most], _SHOWN) or '(empty)'} {_percents(parts[0][most], parts[1][most])}"
         shares = shares_of_values(before, totals[0], after, totals[1], whole=whole)

@@ -261,9 +261,8 @@ class DeltaFolder:
     def _commit(self, table: Any, version: TableVersion, mode: str) -> None:
         schema = table.schema() if mode == "append" else self._library.Schema.from_arrow(version.columns)
         names = [name for name in table.metadata().configuration.get(_SKIPPING, "").split(",") if name]
-        table.create_write_transaction(
-            [self._added(version, names)], mode, schema, commit_properties=self._facts(version)
-        )
+        added, facts = self._added(version, names), self._facts(version)
+        table.create_write_transaction([added], mode, schema, commit_properties=facts)
         table.update_incremental()
 
     def _facts(self, version: TableVersion) -> Any:

@@ -296,9 +296,7 @@ class Reader:
 
     def sees(self, alias: DatasetAlias) -> bool:
         """True if the reader has access to the dataset."""
-        if not self.restricted:
-            return True
-        return self.token is not None and self.token.may(Right.READ, alias)
+        return not self.restricted or (self.token is not None and self.token.may(Right.READ, alias))
 
     def is_current(self) -> bool:
         """True if the access still holds: a token may be revoked meanwhile."""

@@ -283,9 +283,8 @@ class _Node:
         own = (("Content-Type", "application/json"), *headers) if body is not None else headers
         route = self.pool.route(target, where)
         try:
-            with self.pool.exchange(
-                route, request_headers(route, (), own), deadline=deadline, name=where, body=body
-            ) as response:
+            text = request_headers(route, (), own)
+            with self.pool.exchange(route, text, deadline=deadline, name=where, body=body) as response:
                 content = response.read(_ANSWER_BYTES) or b""
                 location = response.headers.location() if 300 <= response.status <= 399 else None
                 document = json_object(content)
@@ -293,11 +292,10 @@ class _Node:
                 said = response.what
                 if isinstance(message, str):
                     said += f": {one_line(redact(message, (self.secret,)), _SHOWN_ANSWER)}"
-                shown = (
-                    None if location is None else one_line(redact(location, (self.secret,)), _SHOWN_ANSWER)
-                )
+                if location is not None:
+                    location = one_line(redact(location, (self.secret,)), _SHOWN_ANSWER)
                 varies = "authorization" in (response.headers.get("vary") or "").lower()
-                return _Answer(where, response.status, said, document, shown, varies)
+                return _Answer(where, response.status, said, document, location, varies)
         except TransientError as error:
             raise errors.FetchError(f"{where}: {error.reason}") from error
 

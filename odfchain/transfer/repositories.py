@@ -255,10 +255,9 @@ class RepositoryIndex:
                     continue
                 stamp = (head, os.stat(dataset.folder / "data").st_mtime_ns)  # noqa: PTH116 - as cheap as can be
                 before = self._made.get(dataset.folder)
-                fits = before is not None and before[0] == stamp and before[1].alias == dataset.alias
-                made[dataset.folder] = (
-                    before if before is not None and fits else (stamp, _entry_of(dataset, head))
-                )
+                if before is None or before[0] != stamp or before[1].alias != dataset.alias:
+                    before = (stamp, _entry_of(dataset, head))
+                made[dataset.folder] = before
             except (errors.OdfchainError, OSError):
                 continue
         self._made = made

@@ -42,9 +42,8 @@ Source: TypeAlias = ev.AddPushSource | ev.SetPollingSource
 def carried_source(event: Source, path: str) -> Source:
     """The source with its columns as DDL, which can be read, and recorded where no query prepares them."""
     prepared = event.preprocess is not None
-    return dataclasses.replace(
-        event, read=_read_step(event.read, child_path(path, "read"), prepared=prepared)
-    )
+    read = _read_step(event.read, child_path(path, "read"), prepared=prepared)
+    return dataclasses.replace(event, read=read)
 
 
 def carried_schema(event: ev.SetDataSchema, path: str) -> ev.SetDataSchema:
@@ -442,9 +441,8 @@ def _same_columns(new: DataSchema, old: DataSchema | None) -> bool:
     # an older block may record the same in the older form
     if old is None:
         return False
-    return [(f.name, canonical(f.type)) for f in new.fields] == [
-        (f.name, canonical(f.type)) for f in old.fields
-    ]
+    one, other = ([(f.name, canonical(f.type)) for f in each.fields] for each in (new, old))
+    return one == other
 
 
 def _same_source(new: Source, old: Source | None) -> bool:

@@ -76,8 +76,7 @@ def read_state(
             return rule.newest_rows(files, key, wanted).select(schema.names)
         if event_time is None:
             return rule.state(files, key, schema, net=True)
-        with_time = dict.fromkeys([*schema.names, names.event_time_column])
-        wanted = columns_of(state, list(with_time))
+        wanted = columns_of(state, list(dict.fromkeys([*schema.names, names.event_time_column])))
         return rule.state_at(files, key, wanted, event_time).select(schema.names)
 
 
