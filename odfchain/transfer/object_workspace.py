@@ -101,14 +101,11 @@ class SharedNames:
         cached = {key: known.get(tag) for key, tag in tags.items()}
         texts = {key: text for key, text in cached.items() if text and isinstance(text, str)}
         new, count = [each.key for each in listed if each.key not in texts], len(texts)
-        texts |= with_answers(self._read_text, new)
+        texts |= with_answers(lambda key: self._read(key)[0].decode("utf-8", "replace"), new)
         if new or len(known) != count:
             kept = {tag: texts[key] for key, tag in tags.items()}
             fsio.replace_file(self.cache, json.dumps(kept).encode())
         return [name for key, text in texts.items() if (name := Name.parse(key, text.encode()))]
-
-    def _read_text(self, key: str) -> str:
-        return self._read(key)[0].decode("utf-8", "replace")
 
     def get(self, alias: DatasetAlias) -> Name | None:
         """The present meaning of a name in the store."""

@@ -257,8 +257,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
         dataset, peer = self.dataset, self.peer
         try:
             if dataset.ref != HEAD:
-                known = peer.branches()
-                if dataset.ref not in known:
+                if dataset.ref not in (known := peer.branches()):
                     peer.put_names([*known, dataset.ref])
             elif dataset.chain.get(head).sequence_number < SHARING.hinted_blocks:
                 peer.put_hint(dataset.chain.hashes(head))
