@@ -378,9 +378,8 @@ class Projection:
             raise fsio.no_file(source)
         if out.resolve().is_relative_to(root):
             raise UsageError(f"{out}: in the folder that is read", hint="choose another folder with --output")
-        targets = {
-            path: out / (path.relative_to(root) if root.is_dir() else path.name) for path in _documents(root)
-        }
+        paths = _documents(root)
+        targets = {path: out / (path.relative_to(root) if root.is_dir() else path.name) for path in paths}
         documents = self._checked(targets)
         for path in documents:
             data, count = self._projected(path, targets, set())

@@ -92,9 +92,8 @@ def _write_state(
     intervals = [piece.offsets for piece in recorded.slices]
     if recorded.checkpoint is not None:
         intervals.insert(0, OffsetInterval(start=0, end=recorded.checkpoint.last_offset))
-    files = [
-        SliceFile(path, names, interval) for path, interval in zip(recorded.paths(), intervals, strict=True)
-    ]
+    found = zip(recorded.paths(), intervals, strict=True)
+    files = [SliceFile(path, names, interval) for path, interval in found]
     rows = newest_rows(files, key, columns)
     rows = rows.take(pa.array(order_of(rows, key))).combine_chunks()
     physical, path = writer.PhysicalHash(), staging / f"state-{uuid.uuid4().hex}.parquet"

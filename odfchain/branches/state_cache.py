@@ -94,11 +94,9 @@ class StateCache:
             self.folder.mkdir(exist_ok=True)
             made = fsio.temp_path(self.folder)
             try:
-                text = {METADATA_KEY: describe(tuple(key), last_offset)}
+                said = rows.replace_schema_metadata({METADATA_KEY: describe(tuple(key), last_offset)})
                 # what is written for this machine alone is written and read as fast as can be
-                pq.write_table(
-                    rows.replace_schema_metadata(text), made, compression="lz4", write_statistics=False
-                )
+                pq.write_table(said, made, compression="lz4", write_statistics=False)
                 name, size = hash_file(made)
                 if size <= self.most_bytes:
                     made.replace(self.folder / f"{block}.{_digest(key)}.{name}")

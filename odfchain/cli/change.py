@@ -334,10 +334,8 @@ def _print_stat(found: Diff, output: str) -> None:
         for change, count in found.counts.items()
         if count
     ]
-    rows += [
-        {"change": "changed", "column": name, "records": count}
-        for name, count in found.changed_columns.items()
-    ]
+    changed = found.changed_columns.items()
+    rows += [{"change": "changed", "column": name, "records": count} for name, count in changed]
     screen.print_records(rows, ["change", "column", "records"], output, right=["records"])
 
 

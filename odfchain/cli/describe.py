@@ -308,10 +308,8 @@ def _print(found: Manifest, where: str | None) -> None:
     names = ["slice", "records", "size", document["odf"]["columns"]["event_time"]]
     rows = [_line(found, file) for file in found.files]
     if kept is not None:
-        rows = [
-            [*row, "yes" if file["path"] in kept else "no"]
-            for row, file in zip(rows, found.files, strict=True)
-        ]
+        lines = zip(rows, found.files, strict=True)
+        rows = [[*row, "yes" if file["path"] in kept else "no"] for row, file in lines]
     screen.echo_table(names + ["may match"] * (kept is not None), rows, right={1, 2})
 
 

@@ -147,9 +147,8 @@ class IcebergFolder:
         if table is not None:
             return IcebergCommit(table)
         catalog.create_namespace_if_not_exists(_NAMESPACE)
-        made = catalog.create_table(
-            self._id, columns, location=self._location, properties={"format-version": "2"}
-        )
+        format_ = {"format-version": "2"}
+        made = catalog.create_table(self._id, columns, location=self._location, properties=format_)
         new = IcebergCommit(made)
         return new.set_properties({_MAPPING: new.table_metadata.schema().name_mapping.model_dump_json()})
 

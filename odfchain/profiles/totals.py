@@ -536,9 +536,8 @@ class Totals:
         if not rows.num_rows:
             return
         self.rows += rows.num_rows
-        columns = [
-            EncodedColumn.of(values, own.seed) for values, own in zip(rows.columns, self.columns, strict=True)
-        ]
+        pairs = zip(rows.columns, self.columns, strict=True)
+        columns = [EncodedColumn.of(values, own.seed) for values, own in pairs]
         hashes = np.zeros(rows.num_rows, dtype=np.uint64)
         for totals, column in zip(self.columns, columns, strict=True):
             totals.update(column)

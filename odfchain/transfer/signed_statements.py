@@ -80,9 +80,8 @@ class SignaturePolicy:
     def and_also(self, other: SignaturePolicy) -> SignaturePolicy:
         """The stricter of both policies; the clock is this one's."""
         ages = [age for age in (self.max_age, other.max_age) if age is not None]
-        return SignaturePolicy(
-            require=self.required or other.required, max_age=min(ages, default=None), now=self.now
-        )
+        required, youngest = self.required or other.required, min(ages, default=None)
+        return SignaturePolicy(require=required, max_age=youngest, now=self.now)
 
 
 NO_POLICY = SignaturePolicy()
