@@ -120,14 +120,16 @@ def _part(
     if data is not None:
         with contextlib.suppress(CodecError):
             return from_bytes(data, empty.schema, near_duplicates=empty.bands is not None)
-    for rows, offsets in told(_rows(item.path, names, empty.schema)):
+    for rows, offsets in told(_all_rows(item.path, names, empty.schema)):
         empty.update(rows, offsets)
     if keep:
         parts.keep(name, to_bytes(empty))
     return empty
 
 
-def _rows(path: Path, names: DatasetVocabulary, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
+def _all_rows(
+    path: Path, names: DatasetVocabulary, schema: pa.Schema
+) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
     offset, operation = names.columns[:2]
     with open_parquet(path) as file:
         present = file.schema_arrow.names

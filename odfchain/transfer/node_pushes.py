@@ -520,7 +520,7 @@ class Writing:
         session.arriving.add(name)
         status = _UNNAMED
         try:
-            status = await _take(self, session, name, size, receive)
+            status = await _receive(self, session, name, size, receive)
         finally:
             session.arriving.discard(name)
             if status[0] != 201:
@@ -589,7 +589,9 @@ class _Conversation:
             return failed(self.serving.refusal("The store of this node does not answer."))
 
 
-async def _take(writing: Writing, push: PushSession, name: ObjectKey, size: int, receive: Receive) -> Status:
+async def _receive(
+    writing: Writing, push: PushSession, name: ObjectKey, size: int, receive: Receive
+) -> Status:
     assert push.folder is not None and push.uploads is not None  # noqa: S101, PT018 - objects were named
     target = arriving(push.folder, name)
 
