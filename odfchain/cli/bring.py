@@ -95,9 +95,8 @@ def pull_command(
     pause, datasets = _pause(watch, datasets)
     if watch is not None and pause is None:
         if sources or transforms or copies or recursive or set_watermark or source or name:
-            raise UsageError(
-                "schedules pull without other options", hint="with a pause they are taken: --watch 1h"
-            )
+            message = "schedules pull without other options"
+            raise UsageError(message, hint="with a pause they are taken: --watch 1h")
         return _by_schedule(datasets, output)
     if bool(datasets) == everything:
         raise UsageError("name the datasets to pull (names, ids, % patterns or URLs), or use --all")
@@ -168,9 +167,8 @@ def _by_schedule(datasets: tuple[str, ...], output: str) -> int:
     for name in datasets if known else datasets or ("no dataset",):
         if name not in known:
             hint = "`odfchain config set pull.every 1h --dataset NAME` gives a dataset one"
-            raise UsageError(
-                f"{name} has a schedule" if not datasets else f"{name} has no schedule", hint=hint
-            )
+            message = f"{name} has a schedule" if not datasets else f"{name} has no schedule"
+            raise UsageError(message, hint=hint)
     with contextlib.suppress(KeyboardInterrupt), ended_by_sigterm():
         schedule.run_until(threading.Event())
     return 0
@@ -190,7 +188,8 @@ def _pull_all(targets: list[PullTarget], pulls: Pulls, output: str) -> int:
             is_copy = target.way.value == "peer"
             result = pulls.pull(target, progress)
             if not is_copy:
-                return _row(result)
+                counts = record(result, "dataset:dataset.label", "status", "rows")
+                return counts | {**result.operations} | record(result, "blocks", "watermark")
             for text in result.warnings:
                 progress.stop()
                 echo(f"warning: {text}", err=True)
@@ -217,14 +216,6 @@ def _columns(targets: Sequence[PullTarget], rows: list[dict[str, Any]]) -> list[
     if False in ways:
         return [*_COLUMNS, *_OF_COPIES, *missing]
     return ["dataset", "status", "blocks", *_OF_COPIES, *missing]
-
-
-def _row(result: PullResult) -> dict[str, Any]:
-    return {
-        **record(result, "dataset:dataset.label", "status", "rows"),
-        **result.operations,
-        **record(result, "blocks", "watermark"),
-    }
 
 
 def _copy_row(result: PullResult) -> dict[str, Any]:
@@ -295,9 +286,8 @@ def fetch_command(
     --lock takes a lock that `odfchain assets derive --slices` made. The places in it need no trust.
     """
     if locks and (merged or chosen.keys() - {"parallel"}):
-        raise UsageError(
-            "--lock brings all that is missing from the places of locks, and has no other options"
-        )
+        message = "--lock brings all that is missing from the places of locks, and has no other options"
+        raise UsageError(message)
     if merged and chosen.keys() - {"source", "parallel"}:
         raise UsageError("--merged brings all that was merged: --since, --last and --where do not apply")
     with open_workspace() as workspace, TerminalProgress() as progress:

@@ -227,10 +227,8 @@ def parameter(text: str) -> tuple[str, Any]:
     left, equals, value = text.partition("=")
     name, colon, kind = left.partition(":")
     if not equals or not _NAME.fullmatch(name):
-        raise errors.UsageError(
-            f"parameter {one_line(text)!r} has no name and value",
-            hint="write NAME=VALUE, or NAME:TYPE=VALUE like since:DATE=2024-02-29",
-        )
+        hint = "write NAME=VALUE, or NAME:TYPE=VALUE like since:DATE=2024-02-29"
+        raise errors.UsageError(f"parameter {one_line(text)!r} has no name and value", hint=hint)
     if not colon:
         return name, value
 
@@ -550,14 +548,9 @@ class Shell:
     """One conversation; `options` are those of `Workspace.sql`."""
 
     def __init__(
-        self,
-        workspace: Workspace,
-        options: dict[str, Any],
-        output: str,
-        *,
-        file: Path | None = None,
+        self, workspace: Workspace, options: dict[str, Any], output: str, *, file: Path | None = None,
         most: int = _SHELL_ROWS,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._workspace = workspace
         self._options = options
         self._output = output
@@ -567,17 +560,10 @@ class Shell:
         self._done = False
         self._is_script = self._separated = False
         self._commands: dict[str, Callable[[str], None]] = {
-            ".tables": self._tables,
-            ".schema": self._schema,
-            ".mode": self._mode,
-            ".output": self._output_to,
-            ".at": self._at,
-            ".timer": self._timer,
-            ".explain": self._explain,
-            ".read": self._read,
-            ".help": lambda _: echo_document(_HELP),
-            ".quit": self._quit,
-        }
+            ".tables": self._tables, ".schema": self._schema, ".mode": self._mode, ".output": self._output_to,
+            ".at": self._at, ".timer": self._timer, ".explain": self._explain, ".read": self._read,
+            ".help": lambda _: echo_document(_HELP), ".quit": self._quit,
+        }  # fmt: skip
 
     def converse(self) -> None:
         """Read and answer until the person leaves."""

@@ -172,13 +172,9 @@ def _record(offset: str, op: str, event_time: str) -> str:
 
 
 def _write(
-    schema: pa.Schema,
-    batches: Iterable[pa.RecordBatch],
-    output: str,
-    stream: BinaryIO,
-    *,
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], output: str, stream: BinaryIO, *,
     shown: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     if output != "table":
         write_rows(schema, batches, output, stream, shown=shown)
         return

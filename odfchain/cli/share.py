@@ -182,16 +182,13 @@ def _split_target(
         return [last], None
     known = "/" not in last and _is_repository(workspace, last)
     if known and last in workspace:
-        raise errors.UsageError(
-            f"{last} is a dataset here and a repository, too", hint=f"for the repository write --to {last}"
-        )
+        message = f"{last} is a dataset here and a repository, too"
+        raise errors.UsageError(message, hint=f"for the repository write --to {last}")
     if known or ((":" in last or "/" in last) and workspace.sharing.is_remote(last)):
         return names, last
     if not {"/", "%", "@"} & set(last) and last not in workspace:
-        raise errors.DatasetNotFoundError(
-            f"no dataset and no repository is called {last!r}",
-            hint="`odfchain list` and `odfchain repo list` show those that there are",
-        )
+        hint = "`odfchain list` and `odfchain repo list` show those that there are"
+        raise errors.DatasetNotFoundError(f"no dataset and no repository is called {last!r}", hint=hint)
     return [*names, last], None
 
 
@@ -231,15 +228,10 @@ def _token(place: str) -> str | None:
 
 def _row(name: str, plan: PushPlan, status: str, signature: str | None = None) -> dict[str, Any]:
     return {
-        "dataset": name,
-        "status": status,
-        "blocks": len(plan.blocks),
-        "objects": len(plan.objects),
-        **screen.record(plan, "bytes", "destination:where", "present"),
-        "merged": len(plan.merged),
-        **screen.record(plan, "overwrites", "head:new_head", "oldHead:old_head"),
-        "signature": signature,
-    }
+        "dataset": name, "status": status, "blocks": len(plan.blocks), "objects": len(plan.objects),
+        **screen.record(plan, "bytes", "destination:where", "present"), "merged": len(plan.merged),
+        **screen.record(plan, "overwrites", "head:new_head", "oldHead:old_head"), "signature": signature,
+    }  # fmt: skip
 
 
 @group("token")
@@ -307,9 +299,8 @@ def search_command(
     workspace = open_workspace()
     places = [repository] if repository else [str(known.name) for known in workspace.repositories.list()]
     if not places:
-        raise errors.UsageError(
-            "no repository is known", hint="name one: --repo URL, or `odfchain repo add NAME URL`"
-        )
+        message = "no repository is known"
+        raise errors.UsageError(message, hint="name one: --repo URL, or `odfchain repo add NAME URL`")
     token = token_for([workspace.sharing.repository_url(repository)] if repository else [])
     rows, code = [], 0
     for place in places:
@@ -489,10 +480,8 @@ def login_command(
     url = _peer_url(place)
     _check(url, from_stdin=from_stdin, user=user, password_stdin=password_stdin)
     if url.is_in_clear and not plain_http:
-        raise errors.AccessError(
-            f"{url}: over plain http anyone on the network path can read the token",
-            hint="use https, or accept it with --plain-http",
-        )
+        message = f"{url}: over plain http anyone on the network path can read the token"
+        raise errors.AccessError(message, hint="use https, or accept it with --plain-http")
     token = _typed_token(url, from_stdin=from_stdin, user=user, password_stdin=password_stdin)
     origin = credentials.put(url, token)
     say(f"the token for {origin} is kept in {credentials.path}")
@@ -504,14 +493,11 @@ def _check(url: PeerUrl, *, from_stdin: bool, user: str | None, password_stdin: 
     if password_stdin and user is None:
         raise errors.UsageError("--password-stdin is the password of --user NAME")
     if from_stdin and user is not None:
-        raise errors.UsageError(
-            "--token-stdin and --user contradict each other: a token, or a user with a password"
-        )
+        message = "--token-stdin and --user contradict each other: a token, or a user with a password"
+        raise errors.UsageError(message)
     if user is not None and not url.is_smart:
-        raise errors.UsageError(
-            f"{url}: passwords are taken by nodes, and this is a web server",
-            hint=f"if it is a node, write odf+{url}",
-        )
+        message = f"{url}: passwords are taken by nodes, and this is a web server"
+        raise errors.UsageError(message, hint=f"if it is a node, write odf+{url}")
 
 
 def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_stdin: bool) -> str:
@@ -527,10 +513,8 @@ def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_s
         return NodeAccounts(url).log_in(user or "", password)
     if not screen.is_interactive():
         what, option = ("token", "--token-stdin") if user is None else ("password", "--password-stdin")
-        raise errors.UsageError(
-            f"standard input is not a terminal: no {what} can be asked for",
-            hint=f"pipe it in and use {option}",
-        )
+        message = f"standard input is not a terminal: no {what} can be asked for"
+        raise errors.UsageError(message, hint=f"pipe it in and use {option}")
     if url.is_smart and user is None:
         user = screen.ask_text(f"User at {url} (empty, if you have a token)") or None
     if user is not None:

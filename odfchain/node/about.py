@@ -47,11 +47,8 @@ def about(visit: Visit) -> About:
         Offer("Restricted reading", bool(asked.restrict_reading), "a token for each reader"),
     )
     limits = {
-        "seconds": ASKED.seconds,
-        "rows": ASKED.rows,
-        "bytes": ASKED.answer_bytes,
-        "memory": ASKED.memory,
-    }
+        "seconds": ASKED.seconds, "rows": ASKED.rows, "bytes": ASKED.answer_bytes, "memory": ASKED.memory,
+    }  # fmt: skip
     did, own = _did(visit) if known["sql"] else None, asked.secret is not None
     return About(known["version"], known["spec"], did, visit.node.flight, offers, limits, own)
 

@@ -17,7 +17,7 @@ from odfchain.errors import OdfchainError
 from odfchain.node.dataset_head import DatasetHead, head_of, render_below, shown_origin
 from odfchain.node.overview import download
 from odfchain.node.pages import DATASET, Page
-from odfchain.node.trust import NEVER, Verdict
+from odfchain.node.trust import NEVER, verdict_line
 from odfchain.node.visit import Visit, not_found
 from odfchain.odf.tree import record_of
 
@@ -47,7 +47,7 @@ def audit(visit: Visit) -> Audit:
         report = kept_report(files, visit.node.problem)
         top, evidence = files.chain.head(), visit.node.workspace.evidence.list(files.id)
         attestations = visit.dataset.attestations()
-    line = Verdict.of(
+    line = verdict_line(
         head.name, report, head.blocks - 1, lambda number: files.chain.hash_at(number, top) if top else None
     )
     if head.head is not None and line.word == NEVER:

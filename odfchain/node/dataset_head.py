@@ -10,7 +10,7 @@ from typing import Any
 
 from odfchain import errors
 from odfchain.audit.report import kept_report
-from odfchain.node.trust import Attestations, Signature, Verdict
+from odfchain.node.trust import attestations_line, signature_line, verdict_line
 from odfchain.node.visit import Visit
 from odfchain.odf import events as ev
 from odfchain.odf.times import Timestamp
@@ -138,9 +138,9 @@ def _trust(
     name, has_key = str(files.alias), visit.node.files.has_key(state.seed.dataset_id)
     report, at = kept_report(files, visit.node.problem), files.chain.by_number(state.head)
     lines = (
-        Signature.of(name, files.head_signature(), int(forked), has_key=has_key),
-        Verdict.of(name, report, state.head_block.sequence_number, at),
-        Attestations.of(name, Dataset(visit.node.workspace, files).attestations()),
+        signature_line(name, files.head_signature(), int(forked), has_key=has_key),
+        verdict_line(name, report, state.head_block.sequence_number, at),
+        attestations_line(name, Dataset(visit.node.workspace, files).attestations()),
     )
     named = {"unsigned": "unsigned: ", "wrong": "wrong signature: "}
     return tuple((line.icon, named.get(line.word, "") + line.text, line.command or "") for line in lines)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from odfchain.node.clients import Client
+from odfchain.progress import Silent
 from odfchain.query.answers import canonical, hash_of
 from odfchain.query.embedded import Embedded
 from odfchain.query.processes import Worker
@@ -28,15 +29,12 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 _KEPT_SECONDS, _KEPT_BYTES = 600.0, 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Notes:
-    note: Callable[[str], None]
+@dataclass(frozen=True)
+class _Notes(Silent):
+    said: Callable[[str], None]
 
-    def phase(self, name: str, total: int | None = None) -> None:
-        pass
-
-    def advance(self, steps: int = 1) -> None:
-        pass
+    def note(self, text: str) -> None:
+        self.said(text)
 
 
 @dataclass(frozen=True, slots=True)

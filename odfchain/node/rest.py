@@ -8,10 +8,9 @@ text. What is not known is refused, never passed over.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -39,6 +38,7 @@ from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.tree import to_tree
 from odfchain.query.answers import FILE_BYTES, FORMATS, SCHEMA_FORMAT, Number, output_of, read, written
 from odfchain.query.embedded import DIALECT
+from odfchain.query.row_streams import stream_of
 from odfchain.text import one_line
 from odfchain.workspace.options import ProofOptions
 
@@ -74,7 +74,7 @@ class Parameter:
     """Of an array: `string` or `object`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one address."""
 
@@ -170,19 +170,15 @@ def _known(known: Sequence[Parameter]) -> str:
 
 
 def _values(known: Sequence[Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        each.name: _value(each, given[each.name]) if each.name in given else _absent(each) for each in known
-    }
-
-
-def _absent(parameter: Parameter) -> Any:
-    if parameter.required:
-        raise Refused(400, f"{parameter.name} is missing: {parameter.summary}")
-    return parameter.default
+    return {each.name: _value(each, given.get(each.name)) for each in known}
 
 
 def _value(parameter: Parameter, given: Any) -> Any:
     name, kind = parameter.name, parameter.kind
+    if given is None and parameter.required:
+        raise Refused(400, f"{name} is missing: {parameter.summary}")
+    if given is None:
+        return parameter.default
     if kind == "integer":
         text = str(given)
         right = type(given) in (str, Number) and re.fullmatch("[0-9]{1,18}", text, re.ASCII)
@@ -203,11 +199,8 @@ def _spelled(parameter: Parameter, text: str) -> str:
     plain = text.replace("-", "").lower()
     found = next((each for each in parameter.choices if each.lower() == plain), None)
     if found is None:
-        raise Refused(
-            400,
-            f"{parameter.name}: {one_line(text, 40)!r} is not known here",
-            hint=f"it is one of {', '.join(parameter.choices)}",
-        )
+        message = f"{parameter.name}: {one_line(text, 40)!r} is not known here"
+        raise Refused(400, message, hint=f"it is one of {', '.join(parameter.choices)}")
     return found
 
 
@@ -233,22 +226,19 @@ def _query(visit: Visit, values: dict[str, Any]) -> Response:
     given = values["datasets"]
     pins = Pins(files) if given is None else _given(files, given)
     options = ProofOptions(
-        values["query"],
-        skip=values["skip"],
-        limit=values["limit"],
-        data_format=values["dataFormat"],
+        values["query"], skip=values["skip"], limit=values["limit"], data_format=values["dataFormat"],
         schema_format=schema and SCHEMA_FORMAT,
-    )
+    )  # fmt: skip
     shown = sorted({*include, *(["Input"] if signs else [])} - {"Schema"})
     run = queries.run_again_for(visit.client) if signs else queries.run_for(visit.client)
-    with _unknown_is_wrong():
+    try:
         made = draft(options, pins, run, include=shown)
+    except (errors.DatasetNotFoundError, errors.PointNotFoundError) as error:
+        # what the SQL names is part of it, and wrong; what is given beside it is looked for
+        raise errors.QueryError(error.message, hint=error.hint) from None
     if signs:
-        return Response(
-            made.signed(node_key(visit.node.files)).to_json(),
-            headers={"odf-engine": engine_version()},
-            media_type=_JSON,
-        )
+        text = made.signed(node_key(visit.node.files)).to_json()
+        return Response(text, 200, {"odf-engine": engine_version()}, _JSON)
     assert made.result is not None  # noqa: S101 - it was just computed
     output = made.output | (_schema(made.result.schema, schema) if schema else {})
     return _written(({"input": made.asked} if "Input" in include else {}) | {"output": output})
@@ -273,15 +263,6 @@ def _given(files: Any, datasets: list[dict[str, Any]]) -> Any:
     for name in given:
         pins.pin(name)
     return pins
-
-
-@contextlib.contextmanager
-def _unknown_is_wrong() -> Iterator[None]:
-    # what the SQL names is part of it, and wrong; what is given beside it is looked for
-    try:
-        yield
-    except (errors.DatasetNotFoundError, errors.PointNotFoundError) as error:
-        raise errors.QueryError(error.message, hint=error.hint) from None
 
 
 def _verify(visit: Visit, values: dict[str, Any]) -> Response:
@@ -394,10 +375,7 @@ def _stream(table: pa.Table, form: str) -> bytes:
     if form == "ndjson":
         rows = output_of(table, FORMATS[0], schema=False, sorts=False)["data"]
         return "".join(f"{written(row)}\n" for row in rows).encode()
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return bytes(sink.getvalue())
+    return stream_of(table.schema, table.to_batches())
 
 
 # --- all of them ---------------------------------------------------------------------------------------
@@ -420,78 +398,44 @@ _REFUSED = {400: "it is wrong, or asks for too much", 401: "a token is needed", 
 _UNKNOWN = {401: "a token is needed", 404: "there is no such dataset for this client"}
 _OF_QUERY = {200: "the rows, and what was asked for beside them", **_REFUSED, 503: "too many queries at once"}
 
+_VERIFIED = {200: "it is true", **_REFUSED, 501: "it is made of answers of others", 503: "too many queries"}
+_GIVEN = _OF_QUERY | {404: "a dataset or a block that is given is not here", 413: "it is too long"}
+_CHANGES = (
+    Parameter("after", "the offset of the last record that the client has", "integer"),
+    Parameter("wait", "how long to wait for a record [s]", "integer", 30, most=MOST_SECONDS),
+    replace(_LIMIT, default=1_000),
+    Parameter("dataFormat", "how they come", choices=tuple(_ROWS), default="ndjson"),
+)
+_INCLUDE = Parameter("include", "what is answered; seed by itself", "array", choices=METADATA)
+
 OPERATIONS = (
     Operation(
-        method="GET",
-        path="/query",
-        summary="Answer a query",
-        endpoint=lambda visit, values: _query(visit, values | {"datasets": None}),
-        parameters=_ASKED,
-        responses=_OF_QUERY,
-        needs_sql=True,
+        "GET", "/query", "Answer a query", lambda visit, values: _query(visit, values | {"datasets": None}),
+        _ASKED, responses=_OF_QUERY, needs_sql=True,
     ),
     Operation(
-        method="POST",
-        path="/query",
-        summary="Answer a query, at given blocks of datasets where it says so",
-        endpoint=_query,
-        body=(*(replace(each, also="") for each in _ASKED), _PINNED),
-        responses=_OF_QUERY | {404: "a dataset or a block that is given is not here", 413: "it is too long"},
-        needs_sql=True,
+        "POST", "/query", "Answer a query, at given blocks of datasets where it says so", _query,
+        body=(*(replace(each, also="") for each in _ASKED), _PINNED), responses=_GIVEN, needs_sql=True,
     ),
     Operation(
-        method="POST",
-        path="/verify",
-        summary="Check a signed answer, and compute it once more",
-        endpoint=_verify,
-        body=(),
-        body_bytes=FILE_BYTES,
-        responses={
-            200: "it is true",
-            **_REFUSED,
-            501: "it is made of answers of others",
-            503: "too many queries",
-        },
-        needs_sql=True,
+        "POST", "/verify", "Check a signed answer, and compute it once more", _verify,
+        body=(), body_bytes=FILE_BYTES, responses=_VERIFIED, needs_sql=True,
     ),
     Operation(
-        method="GET",
-        path="/{ds:dataset}/tail",
-        summary="The newest records, in order of offset",
-        endpoint=_tail,
-        parameters=(_SKIP, _LIMIT, _DATA, _SCHEMA),
-        responses={200: "the records"} | _UNKNOWN,
+        "GET", "/{ds:dataset}/tail", "The newest records, in order of offset", _tail,
+        (_SKIP, _LIMIT, _DATA, _SCHEMA), responses={200: "the records"} | _UNKNOWN,
     ),
     Operation(
-        method="GET",
-        path="/{ds:dataset}/metadata",
-        summary="What is recorded about a dataset",
-        endpoint=_metadata,
-        parameters=(
-            Parameter("include", "what is answered; seed by itself", "array", choices=METADATA),
-            replace(_SCHEMA, default=SCHEMA_FORMAT),
-        ),
-        responses={200: "the metadata"} | _UNKNOWN,
+        "GET", "/{ds:dataset}/metadata", "What is recorded about a dataset", _metadata,
+        (_INCLUDE, replace(_SCHEMA, default=SCHEMA_FORMAT)), responses={200: "the metadata"} | _UNKNOWN,
     ),
     Operation(
-        method="GET",
-        path="/{ds:dataset}/changes",
-        summary="Records after an offset, as soon as there are some",
-        endpoint=_changes,
-        parameters=(
-            Parameter("after", "the offset of the last record that the client has", "integer"),
-            Parameter("wait", "how long to wait for a record [s]", "integer", 30, most=MOST_SECONDS),
-            replace(_LIMIT, default=1_000),
-            Parameter("dataFormat", "how they come", choices=tuple(_ROWS), default="ndjson"),
-        ),
+        "GET", "/{ds:dataset}/changes", "Records after an offset, as soon as there are some", _changes,
+        _CHANGES, media_types=tuple(_ROWS.values()),
         responses={200: "records, none where nothing came"} | _UNKNOWN | {503: "too many clients wait"},
-        media_types=tuple(_ROWS.values()),
     ),
     Operation(
-        method="GET",
-        path="/datasets/{did}",
-        summary="The dataset with an id",
-        endpoint=_dataset,
+        "GET", "/datasets/{did}", "The dataset with an id", _dataset,
         responses={200: "its id, name and owner"} | _UNKNOWN,
     ),
-)
+)  # fmt: skip

@@ -202,10 +202,6 @@ _GRACE_SECONDS = 60.0
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _silent(*_: object) -> None:
-    return
-
-
 class Schedule:
     """Pulls the datasets of a workspace when `pull.every` of each says so; state is kept over restarts.
 
@@ -214,16 +210,10 @@ class Schedule:
     """
 
     def __init__(
-        self,
-        root: Path,
-        *,
-        only: Collection[str] | None = None,
-        now: Callable[[], Timestamp] = Timestamp.now,
-        run: Run | None = None,
-        parallel: int = 2,
-        said: Callable[[str], object] = _silent,
-        ended: Callable[[Planned], object] = _silent,
-    ) -> None:
+        self, root: Path, *, only: Collection[str] | None = None,
+        now: Callable[[], Timestamp] = Timestamp.now, run: Run | None = None, parallel: int = 2,
+        said: Callable[[str], object] = lambda _: None, ended: Callable[[Planned], object] = lambda _: None,
+    ) -> None:  # fmt: skip
         self._files = WorkspaceFiles.find(root, connect)
         self._path = self._files.root / "schedule.json"
         self._only, self._now, self._parallel = only, now, parallel
@@ -377,7 +367,9 @@ class Schedule:
                     continue
                 if planned.next > now:
                     return min(seconds, (planned.next.epoch_ms - now.epoch_ms) / 1_000)
-                lock = _opened(planned.files.folder / "info" / "pulling")
+                path = planned.files.folder / "info" / "pulling"
+                with fsio.storage_errors(path):
+                    lock = os.open(path, _LOCK, 0o600)
                 # who had the lock before may have made this run
                 if fsio.lock_at_once(lock) and planned in self._settled():
                     self._running.add(planned.id)
@@ -408,8 +400,3 @@ class Schedule:
         for each in self._settled(record):
             if each.id == key:
                 self._ended(each)
-
-
-def _opened(path: Path) -> int:
-    with fsio.storage_errors(path):
-        return os.open(path, _LOCK, 0o600)

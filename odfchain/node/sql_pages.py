@@ -137,15 +137,11 @@ def _answered(visit: Visit, text: str, pins: Pins) -> Rows:
     assert made.result is not None  # noqa: S101 - it was just computed
     pinned = pinned_text(text, {each.name: str(each.block_hash) for each in pins.named})
     return Rows(
-        columns=tuple(made.result.schema.names),
-        numeric=tuple(map(is_number, made.result.schema.types)),
+        columns=tuple(made.result.schema.names), numeric=tuple(map(is_number, made.result.schema.types)),
         rows=tuple(tuple(_cell(value) for value in row) for row in made.output["data"]),
-        seconds=round(seconds, 2),
-        inputs=tuple(map(str, made.result.inputs)),
-        notes=made.notes,
-        permalink=None if pinned is None else _with(f"{visit.root}-/sql", q=pinned),
-        signs=signs,
-    )
+        seconds=round(seconds, 2), inputs=tuple(map(str, made.result.inputs)), notes=made.notes,
+        permalink=None if pinned is None else _with(f"{visit.root}-/sql", q=pinned), signs=signs,
+    )  # fmt: skip
 
 
 def _cell(value: Any) -> str | None:
@@ -276,16 +272,10 @@ def proof(visit: Visit) -> ProofPage:
     wrong = next((each for each in steps if each.state == "faulty"), None)
     part = "output" if wrong is not None and wrong.name == "computed again" else wrong and wrong.name
     return ProofPage(
-        text=text,
-        query=answer.query,
-        signer=answer.signer,
-        engine=answer.engine,
-        inputs=inputs,
-        steps=tuple(steps),
-        verdict=f"falsified: {part}" if wrong else "valid",
-        state="faulty" if wrong else "ok",
-        computes=queries is not None,
-    )
+        text=text, query=answer.query, signer=answer.signer, engine=answer.engine, inputs=inputs,
+        steps=tuple(steps), verdict=f"falsified: {part}" if wrong else "valid",
+        state="faulty" if wrong else "ok", computes=queries is not None,
+    )  # fmt: skip
 
 
 def _hashed(answer: Answer, name: str, part: str) -> Step:

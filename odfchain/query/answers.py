@@ -94,10 +94,8 @@ def _type(kind: pa.DataType) -> Any:
         return {"Map": [_field(entry), kind.keys_sorted]}
     if t.is_dictionary(kind):
         return {"Dictionary": [_type(kind.index_type), _type(kind.value_type)]}
-    raise QueryError(
-        f"the type {one_line(str(kind), 80)} has no name in {SCHEMA_FORMAT}",
-        hint="cast the column to another",
-    )
+    message = f"the type {one_line(str(kind), 80)} has no name in {SCHEMA_FORMAT}"
+    raise QueryError(message, hint="cast the column to another")
 
 
 # JSON as the reference node hashes and writes it: numbers keep their text.
@@ -180,12 +178,9 @@ def read(data: bytes) -> Any:
         raise ValueError(f"it has more than {VALUES:,} values")
     try:
         return json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=unique_members,
-            parse_float=Number,
-            parse_int=Number,
+            data.decode("utf-8"), object_pairs_hook=unique_members, parse_float=Number, parse_int=Number,
             parse_constant=_no_number,
-        )
+        )  # fmt: skip
     except RecursionError:
         raise ValueError(f"lists and objects lie more than {DEPTH} levels deep") from None
 
@@ -322,9 +317,8 @@ class Answer:
         parts = {"input": asked, "output": output, "subQueries": []}
         texts = {name: canonical(parts[part]) for name, part in _HASHES.items()}
         if (size := len(texts["outputHash"])) > _OUTPUT_BYTES:
-            raise QueryError(
-                f"the answer has {size:,} bytes; at most {_OUTPUT_BYTES:,} are signed", hint=_FEWER
-            )
+            message = f"the answer has {size:,} bytes; at most {_OUTPUT_BYTES:,} are signed"
+            raise QueryError(message, hint=_FEWER)
         commitment = {name: str(hash_bytes(text)) for name, text in texts.items()}
         signature = base64.urlsafe_b64encode(key.sign(canonical(commitment))).rstrip(b"=").decode()
         signer = str(key.dataset_id.as_did_key())
@@ -342,9 +336,8 @@ def read_answer(data: bytes, source: str) -> Answer:
     try:
         return _parsed(data)
     except (ValueError, InvalidIdError) as error:
-        raise SignatureError(
-            Problem.DAMAGED, f"{source}: not a signed answer: {one_line(str(error))}"
-        ) from None
+        message = f"{source}: not a signed answer: {one_line(str(error))}"
+        raise SignatureError(Problem.DAMAGED, message) from None
 
 
 def _parsed(data: bytes) -> Answer:
@@ -373,13 +366,9 @@ def _check(right: bool, what: str) -> None:
 
 
 def _check_members(
-    value: Any,
-    name: str,
-    members: Collection[str],
-    *,
-    optional: Collection[str] = (),
+    value: Any, name: str, members: Collection[str], *, optional: Collection[str] = (),
     texts: Iterable[str] = (),
-) -> None:
+) -> None:  # fmt: skip
     _check(type(value) is dict, f"{name} is not an object")
     # an unknown member could change the meaning of a signed answer
     for strange in sorted(value.keys() - set(members)):
@@ -468,7 +457,8 @@ def _json_rows(table: pa.Table, data_format: str, sorts: bool) -> Any:
     if data_format != "JsonAoA":
         _check_names(names)
     named = data_format != "JsonAoA"
-    kinds, table = table.schema.types, _with_numbers(table)
+    kinds, schema = table.schema.types, number_schema(table.schema)
+    table = pa.Table.from_batches([reread(batch, schema) for batch in table.to_batches()], schema)
     columns = [
         _values(table.column(i).combine_chunks(), kind, names[i], named) for i, kind in enumerate(kinds)
     ]
@@ -484,15 +474,8 @@ def _json_rows(table: pa.Table, data_format: str, sorts: bool) -> Any:
 def _check_names(names: list[str]) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise QueryError(
-            f"two columns are called {one_line(twice, 80)}: an answer has one value for each name",
-            hint="give one of them another name with AS",
-        )
-
-
-def _with_numbers(table: pa.Table) -> pa.Table:
-    schema = number_schema(table.schema)
-    return pa.Table.from_batches([reread(batch, schema) for batch in table.to_batches()], schema)
+        message = f"two columns are called {one_line(twice, 80)}: an answer has one value for each name"
+        raise QueryError(message, hint="give one of them another name with AS")
 
 
 def _values(array: pa.Array, kind: pa.DataType, name: str, named: bool) -> list[Any]:
@@ -590,10 +573,8 @@ def _in_zone(zone: str | None, per_second: int) -> Callable[[int], str]:
     # only zones without tables: an answer's text must not depend on the version of a time zone database
     if zone in ("UTC", "Z", "+00:00", "Etc/UTC"):
         return lambda value: _moment(value, per_second) + "Z"
-    raise QueryError(
-        f"times of the zone {one_line(zone, 40)} depend on tables that change, so they are not signed",
-        hint="give them in UTC, or cast them to text",
-    )
+    message = f"times of the zone {one_line(zone, 40)} depend on tables that change, so they are not signed"
+    raise QueryError(message, hint="give them in UTC, or cast them to text")
 
 
 def _span(value: int, per_second: int) -> str:

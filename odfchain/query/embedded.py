@@ -92,10 +92,8 @@ def translate_errors(sql: str, tables: Any = None) -> Iterator[None]:
 
 def out_of_memory() -> QueryLimitError:
     """The error for a query that exceeds its memory limit."""
-    return QueryLimitError(
-        "the query needs more memory than it is given",
-        hint="give it more with --memory, read fewer columns or rows, or use --engine spark",
-    )
+    hint = "give it more with --memory, read fewer columns or rows, or use --engine spark"
+    return QueryLimitError("the query needs more memory than it is given", hint=hint)
 
 
 def explained(text: str, sql: str) -> OdfchainError:
@@ -310,10 +308,8 @@ class _Planner:
                 if "\0" in f"{column.name}{column.type}":
                     # names end there on their way to the engine, which would read nulls
                     named = f"{relation.pins[0].alias}: the name of the column {one_line(column.name, 60)}"
-                    raise QueryError(
-                        f"{named} has a null character, which the engine cannot read",
-                        hint="use --engine spark",
-                    )
+                    message = f"{named} has a null character, which the engine cannot read"
+                    raise QueryError(message, hint="use --engine spark")
 
             return self._library.catalog.Table(ds.dataset(pa.schema(nullable).empty_table()))
 
@@ -365,9 +361,8 @@ class _Planner:
         frame = context.sql_with_options(self.sql, options, param_values=self._params or None)
         kind = type(frame.logical_plan().to_variant()).__name__
         if kind in ("Explain", "Analyze", "DescribeTable"):
-            raise QueryError(
-                "only queries are answered here", hint="--explain shows a plan, `.schema NAME` the columns"
-            )
+            message = "only queries are answered here"
+            raise QueryError(message, hint="--explain shows a plan, `.schema NAME` the columns")
         return frame
 
     def _context(self, inexact: bool) -> tuple[df.SessionContext, _Tables]:

@@ -186,9 +186,8 @@ def _table(relation: Any, checker: StepChecker) -> str:
     parts = strings(relation.multipartIdentifier())
     if len(parts) != 1:
         name = ".".join(parts)
-        raise checker.refuse(
-            relation, "is a name with dots, which is written in quotes", f"write {quoted_name(name)}"
-        )
+        hint = f"write {quoted_name(name)}"
+        raise checker.refuse(relation, "is a name with dots, which is written in quotes", hint)
     if not relation.options().isEmpty():
         raise checker.refuse(relation, "a table is taken as it is, without options", "leave WITH (…) out")
     return parts[0]
@@ -219,11 +218,8 @@ def _argument(name: str, number: int, expression: Any, node: Any, checker: StepC
         if len(parts) == 1:
             return parts[0]
         whole = ".".join(parts)
-        raise checker.refuse(
-            expression,
-            "is a name with dots, which is written in quotes",
-            f"write {name}('{one_line(whole)}')",
-        )
+        hint = f"write {name}('{one_line(whole)}')"
+        raise checker.refuse(expression, "is a name with dots, which is written in quotes", hint)
     if kind == "Literal":
         value = expression.value()
         if value is None and not may_be_name(name, number):
@@ -329,9 +325,8 @@ def _physical(pin: Pin) -> StructType:
     try:
         return physical_struct(declared.fields if declared else ())
     except SchemaError as error:
-        raise QueryError(
-            f"{pin.alias}: {error.message}", hint="the embedded engine (datafusion) has all types"
-        ) from None
+        message = f"{pin.alias}: {error.message}"
+        raise QueryError(message, hint="the embedded engine (datafusion) has all types") from None
 
 
 T = TypeVar("T")
@@ -377,10 +372,8 @@ class OnSpark:
 
     def _planned(self, sql: str, query: Query) -> tuple[DataFrame, tuple[Pin, ...], SlicesRead]:
         if is_remote(self.session):
-            raise EngineError(
-                "queries are not answered over Spark Connect, which shows no plans",
-                hint="leave spark.remote out of the settings, or use the embedded engine",
-            )
+            hint = "leave spark.remote out of the settings, or use the embedded engine"
+            raise EngineError("queries are not answered over Spark Connect, which shows no plans", hint=hint)
         from pyspark.sql import SparkSession
 
         with private_session(self.session, _SETTINGS) as java:
@@ -410,9 +403,8 @@ class _Planning:
 
     def plan(self, params: Mapping[str, Any]) -> tuple[DataFrame, tuple[Pin, ...]]:
         if not self._sql:
-            raise QueryError(
-                f"{_LABEL}: no query given", hint="write one, like: select count(*) from airports"
-            )
+            message = f"{_LABEL}: no query given"
+            raise QueryError(message, hint="write one, like: select count(*) from airports")
         with translate_spark_errors(_LABEL, sql=self._sql):
             parser = self._jvm.org.apache.spark.sql.catalyst.parser.CatalystSqlParser()
             read = parser.parsePlan(in_lower_case(self._walker, self._sql))
@@ -503,16 +495,12 @@ class _Planning:
                 name = plans[i].desc().identifier().table()
                 if name in relations:
                     used.setdefault(name, []).append(condition_over(plans, i, relations[name].schema))
-            self._check_leaves(plans)
+            for i, children in enumerate(self._walker.children(plans)):
+                if not children and plans.kind(i) not in _LEAVES:
+                    hint = "a table is a dataset's name"
+                    raise self._checker.refuse(None, "reads something that is not a dataset", hint)
             self._small = self._small and not plans.of("Generate", "Range")
         return sorted(used), {name: skipping.AnyOf(tuple(asked)) for name, asked in used.items()}
-
-    def _check_leaves(self, plans: PlanNodes) -> None:
-        for i, children in enumerate(self._walker.children(plans)):
-            if not children and plans.kind(i) not in _LEAVES:
-                raise self._checker.refuse(
-                    None, "reads something that is not a dataset", "a table is a dataset's name"
-                )
 
     def _frame(self, plan: Any) -> DataFrame:
         from pyspark.sql import DataFrame
@@ -553,9 +541,8 @@ class _Clock:
                 raise
         finally:
             self._used += time.monotonic() - start
-        raise EngineError(
-            f"the query took longer than {self._seconds:g} s", hint="give it more time with --timeout"
-        )
+        message = f"the query took longer than {self._seconds:g} s"
+        raise EngineError(message, hint="give it more time with --timeout")
 
 
 def _computed(frame: DataFrame) -> Any:
@@ -569,12 +556,9 @@ def _computed(frame: DataFrame) -> Any:
 # Filters above a join or a projection are not used.
 
 _TESTS = {
-    "EqualTo": skipping.Test.EQ,
-    "LessThan": skipping.Test.LT,
-    "LessThanOrEqual": skipping.Test.LE,
-    "GreaterThan": skipping.Test.GT,
-    "GreaterThanOrEqual": skipping.Test.GE,
-}
+    "EqualTo": skipping.Test.EQ, "LessThan": skipping.Test.LT, "LessThanOrEqual": skipping.Test.LE,
+    "GreaterThan": skipping.Test.GT, "GreaterThanOrEqual": skipping.Test.GE,
+}  # fmt: skip
 # Of a larger condition the rest skips nothing: each node takes several calls to the JVM [count].
 _MOST_NODES = 500
 # Digits of whole numbers, by the name of their type.

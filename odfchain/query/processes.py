@@ -228,14 +228,12 @@ def _row_of(params: Mapping[str, Any], limits: AskedLimits) -> str:
         scalars = [value if isinstance(value, pa.Scalar) else pa.scalar(value) for value in params.values()]
         arrays = [pa.array([scalar], scalar.type) for scalar in scalars]
         row = pa.RecordBatch.from_arrays(arrays, [str(name) for name in params])
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, row.schema) as stream:
-            stream.write_batch(row)
+        data = stream_of(row.schema, [row])
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise QueryError(f"invalid parameter value: {one_line(str(error))}") from None
-    if sink.tell() > limits.text_bytes:
+    if len(data) > limits.text_bytes:
         raise QueryError(f"the parameters have more than {limits.text_bytes:,} bytes")
-    return base64.b64encode(sink.getvalue()).decode()
+    return base64.b64encode(data).decode()
 
 
 def _error(
@@ -346,10 +344,7 @@ class WorkerProcess(ChildProcess):
                     raise self._broken()
                 yield from found
 
-        pinned = Pins(pins.workspace, given=read)
-        inputs = pinned.used(read)
-        pins.named = pinned.named
-        return QueryResult(schema, inputs, rows)
+        return QueryResult(schema, _inputs(pins, read), rows)
 
     def describe(self, request: dict[str, Any]) -> tuple[pa.Schema, pa.Schema]:
         """The columns of the answer, and the values that the query needs; errors as `answer`."""
@@ -388,9 +383,8 @@ class WorkerProcess(ChildProcess):
             if not 0 <= size <= 2 * self._limits.answer_bytes or len(body := self._said.read(size)) < size:
                 raise self._broken()
         except TimeoutError:
-            raise QueryLimitError(
-                f"the query took longer than {seconds:g} s", hint="ask for less at a time"
-            ) from None
+            message = f"the query took longer than {seconds:g} s"
+            raise QueryLimitError(message, hint="ask for less at a time") from None
         return *checked_rows(body, self._limits, every=pieces), more, read
 
     def _broken(self) -> OdfchainError:
@@ -415,6 +409,14 @@ _Piece = tuple[pa.Schema, list[pa.RecordBatch], bool, _Read]
 
 def _read_blocks(rows: Iterable[tuple[str, str, str]]) -> _Read:
     return {name: (DatasetId.parse(id_), Multihash.parse(block)) for name, id_, block in rows}
+
+
+def _inputs(pins: Pins, read: _Read) -> tuple[Pin, ...]:
+    # what the process has read is what the names of the query mean
+    pinned = Pins(pins.workspace, given=read)
+    inputs = pinned.used(read)
+    pins.named = pinned.named
+    return inputs
 
 
 def _written_blocks(pins: Iterable[Pin]) -> list[list[str]]:
@@ -446,11 +448,7 @@ class Local:
         reported, process = self._asked(query, query.seconds, explain=False)
 
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(reported["schema"])))
-        read = _read_blocks(reported["inputs"])
-        pinned = Pins(query.pins.workspace, given=read)
-        inputs = pinned.used(read)
-        query.pins.named = pinned.named
-
+        inputs = _inputs(query.pins, _read_blocks(reported["inputs"]))
         turn = process.turn
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -601,10 +599,8 @@ class LocalProcess(ChildProcess):
             yield
         except TimeoutError:
             self.close()
-            raise QueryLimitError(
-                f"the query took longer than {self._seconds:g} s",
-                hint="give it more with --timeout, or use --engine spark",
-            ) from None
+            hint = "give it more with --timeout, or use --engine spark"
+            raise QueryLimitError(f"the query took longer than {self._seconds:g} s", hint=hint) from None
         except (pa.ArrowInvalid, OSError):
             # the process is alive, so the stream itself is wrong
             if self._code() is None:
@@ -618,10 +614,8 @@ class LocalProcess(ChildProcess):
         if code == -signal.SIGKILL or any(text in said for text in _NO_MEMORY):
             return out_of_memory()
         if code is not None and code < 0:
-            return QueryError(
-                "the query is too complex for the engine",
-                hint="make it shorter, with fewer parts within parts, or use --engine spark",
-            )
+            hint = "make it shorter, with fewer parts within parts, or use --engine spark"
+            return QueryError("the query is too complex for the engine", hint=hint)
         return EngineError(f"the process that answers queries ended: {last}")
 
 
@@ -647,9 +641,8 @@ def _taken() -> LocalProcess:
 
 
 def _close_idle() -> None:
-    with contextlib.suppress(IndexError):
-        while True:
-            _idle.popleft().close()
+    while _idle:
+        _idle.popleft().close()
 
 
 atexit.register(_close_idle)
@@ -864,12 +857,9 @@ def _planned(
 ) -> tuple[dict[str, Any], QueryResult | None]:
     checked, spill = request["checked"], request["spill"]
     engine = _engine(
-        request,
-        spill=None if spill is None else Path(spill),
-        memory=request["memory"],
-        links=links,
+        request, spill=None if spill is None else Path(spill), memory=request["memory"], links=links,
         checked=CheckedSlices(checked and Path(checked), state_bytes=request["state_bytes"]),
-    )
+    )  # fmt: skip
     query = _query(request, WorkspaceFiles.find(Path(request["workspace"]).parent, connect))
     if request["explain"]:
         return {"text": engine.explain(query)}, None

@@ -114,9 +114,8 @@ def draft(
     if data_format not in FORMATS:
         raise errors.UsageError(f"unknown format {data_format!r}", hint=f"formats are {', '.join(FORMATS)}")
     if schema_format not in (None, SCHEMA_FORMAT):
-        raise errors.UsageError(
-            f"unknown schema format {schema_format!r}", hint=f"the schema format is {SCHEMA_FORMAT}"
-        )
+        message = f"unknown schema format {schema_format!r}"
+        raise errors.UsageError(message, hint=f"the schema format is {SCHEMA_FORMAT}")
     query, skip = options.query, options.skip or 0
     limit = PROVED_ROWS if options.limit is None else options.limit
     # lone surrogates have no UTF-8, and must not raise here
@@ -148,12 +147,9 @@ def volatile_refused() -> Iterator[None]:
         found = _UNKNOWN.search(error.message)
         if found is None or found.group(1).lower() not in VOLATILE:
             raise
-        raise errors.QueryError(
-            f"{found.group(1)} gives another value each time, so an answer with it cannot be checked",
-            hint="write the value into the query, or ask without a proof",
-            excerpt=error.excerpt,
-            refused=True,
-        ) from None
+        message = f"{found.group(1)} gives another value each time, so an answer with it cannot be checked"
+        hint = "write the value into the query, or ask without a proof"
+        raise errors.QueryError(message, hint=hint, excerpt=error.excerpt, refused=True) from None
 
 
 def _notes(query: str, table: pa.Table, limit: int) -> list[str]:
@@ -242,13 +238,9 @@ class ProofVerdict:
 
     @classmethod
     def of(
-        cls,
-        answer: Answer,
-        workspace: WorkspaceFiles,
-        *,
-        seconds: float | None = None,
+        cls, answer: Answer, workspace: WorkspaceFiles, *, seconds: float | None = None,
         run: Run | None = None,
-    ) -> ProofVerdict:
+    ) -> ProofVerdict:  # fmt: skip
         """Check an answer against the datasets here; `run` computes it anew, by the repeatable engine."""
 
         def verdict(message: str, **more: Any) -> ProofVerdict:
@@ -373,13 +365,9 @@ def _computed_again(answer: Answer, pins: Pins, run: Run) -> tuple[int, dict[str
 
 # A node computes before it answers.
 _LIMITS = FetchLimits(
-    deadline=SHARING.request_seconds + 60,
-    connect_timeout=SHARING.connect_seconds,
-    idle_timeout=60,
-    redirects=0,
-    retries=2,
-    first_wait=SHARING.retry_seconds,
-)
+    deadline=SHARING.request_seconds + 60, connect_timeout=SHARING.connect_seconds, idle_timeout=60,
+    redirects=0, retries=2, first_wait=SHARING.retry_seconds,
+)  # fmt: skip
 _BODY_BYTES = 1 << 20
 
 
@@ -400,14 +388,10 @@ def _read(response: Response, answer: Answer, name: str) -> ProofVerdict:
         kind, said = texts.pop("kind", None), texts.pop("message", "no reason")
         # which version of the engine it has, it does not say
         return ProofVerdict(
-            ok=False,
-            kind=kind,
-            message=f"{name} says: {said}",
-            incomplete=kind in (OUTPUT_MISMATCH, DATASET_NOT_FOUND, BLOCK_NOT_FOUND),
-            signer=answer.signer,
-            engine=answer.engine,
-            details=texts,
-        )
+            ok=False, kind=kind, message=f"{name} says: {said}",
+            incomplete=kind in (OUTPUT_MISMATCH, DATASET_NOT_FOUND, BLOCK_NOT_FOUND), signer=answer.signer,
+            engine=answer.engine, details=texts,
+        )  # fmt: skip
     said = found.get("message")
     why = f": {one_line(said)}" if type(said) is str else ""
     hint = "set ODFCHAIN_TOKEN to a token for it" if response.status in (401, 403) else None

@@ -120,10 +120,8 @@ class Pin:
             try:
                 return self.state.primary_key
             except errors.SchemaError as error:
-                raise errors.QueryError(
-                    f"state of {self.alias}: {error.message}",
-                    hint=f"name it as the third argument: state('{self.alias}', NULL, 'column, column')",
-                ) from None
+                hint = f"name it as the third argument: state('{self.alias}', NULL, 'column, column')"
+                raise errors.QueryError(f"state of {self.alias}: {error.message}", hint=hint) from None
         try:
             columns_of(self.state, given)
         except errors.SchemaError as error:
@@ -188,12 +186,9 @@ class Pins:
     """The datasets of one query, each pinned when it is first named."""
 
     def __init__(
-        self,
-        workspace: WorkspaceFiles,
-        *,
-        as_at: Timestamp | None = None,
+        self, workspace: WorkspaceFiles, *, as_at: Timestamp | None = None,
         given: Mapping[str, tuple[DatasetId, Multihash]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`as_at` is the system time of every name without a point.
 
         `given` says what names mean, also where they are other names here: then no other name is known.
@@ -232,14 +227,11 @@ class Pins:
         else:
             try:
                 point = parse_point(after)
-            except errors.InvalidIdError as error:
-                raise errors.QueryError(f"`{one_line(text)}`: {error.message}", hint=error.hint) from None
-            time = point.at if isinstance(point, OnBranch) else point
-            if isinstance(time, Timestamp):
-                _check_past(time, text)
-            try:
+                time = point.at if isinstance(point, OnBranch) else point
+                if isinstance(time, Timestamp):
+                    _check_past(time, text)
                 block = block_at(dataset, point, head=head)
-            except errors.PointNotFoundError as error:
+            except (errors.InvalidIdError, errors.PointNotFoundError) as error:
                 raise errors.QueryError(f"`{one_line(text)}`: {error.message}", hint=error.hint) from None
             except errors.ObjectNotFoundError as error:
                 raise errors.PointNotFoundError(error.message, hint=error.hint) from None
@@ -281,10 +273,8 @@ class Pins:
             dataset = self.workspace.dataset(reference)
             # in SQL, names are exact: what is not quoted becomes lower case
             if isinstance(reference, DatasetAlias) and str(dataset.alias) != name:
-                raise errors.DatasetNotFoundError(
-                    f"no dataset is called {name!r}",
-                    hint=f'`{dataset.alias}` is here; names are exact: write "{dataset.alias}"',
-                )
+                hint = f'`{dataset.alias}` is here; names are exact: write "{dataset.alias}"'
+                raise errors.DatasetNotFoundError(f"no dataset is called {name!r}", hint=hint)
             self._datasets[name] = dataset
         return self._datasets[name]
 
@@ -305,10 +295,8 @@ def _is_on_a_chain(dataset: DatasetFiles, block: Multihash, head: Multihash) -> 
 def _check_past(time: Timestamp, name: str = "") -> None:
     if time > Timestamp.now():
         where = f"`{one_line(name)}`: " if name else ""
-        raise errors.QueryError(
-            f"{where}{time} lies in the future, so the answer could still change",
-            hint="leave the time out to ask for the present",
-        )
+        message = f"{where}{time} lies in the future, so the answer could still change"
+        raise errors.QueryError(message, hint="leave the time out to ask for the present")
 
 
 # A cache of hashed slices: hashing a gigabyte takes two seconds, and the next query reads the same files.
@@ -435,10 +423,8 @@ class Changes:
             QueryError: the two points have different keys or columns, or a history has none; or two datasets.
         """
         if self.to is not None and self.pin.id != self.to.id:
-            raise errors.QueryError(
-                f"diff: {self.pin.alias} and {self.to.alias} are two datasets",
-                hint=f"write diff('{self.pin.alias}@A', '{self.pin.alias}@B')",
-            )
+            message = f"diff: {self.pin.alias} and {self.to.alias} are two datasets"
+            raise errors.QueryError(message, hint=f"write diff('{self.pin.alias}@A', '{self.pin.alias}@B')")
         try:
             return self._history.key if self.to is None else self._comparison(self.to).key
         except (errors.SchemaError, errors.UsageError) as error:

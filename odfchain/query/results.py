@@ -72,14 +72,9 @@ class QueryResult(ArrowRows):
     """
 
     def __init__(
-        self,
-        schema: pa.Schema,
-        inputs: tuple[Pin, ...],
-        batches: Callable[[], Iterator[pa.RecordBatch]],
-        frame: Callable[[], DataFrame] | None = None,
-        *,
-        slices: SlicesRead | None = None,
-    ) -> None:
+        self, schema: pa.Schema, inputs: tuple[Pin, ...], batches: Callable[[], Iterator[pa.RecordBatch]],
+        frame: Callable[[], DataFrame] | None = None, *, slices: SlicesRead | None = None,
+    ) -> None:  # fmt: skip
         self.schema = schema
         """Names and types of the columns."""
         self.inputs = inputs

@@ -27,18 +27,17 @@ _QUOTED = re.compile('[",\r\n]')
 
 
 def write_rows(
-    schema: pa.Schema,
-    batches: Iterable[pa.RecordBatch],
-    output: str,
-    stream: BinaryIO,
-    *,
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], output: str, stream: BinaryIO, *,
     shown: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write rows; `shown` is for a terminal, where no character may act."""
     if output in ("json", "ndjson", "parquet"):
         _check_names(schema)
     if output == "arrow":
-        _write_arrow(schema, batches, stream)
+        with pa.ipc.new_stream(stream, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                stream.flush()
     elif output == "parquet":
         _write_parquet(schema, batches, stream)
     else:
@@ -99,26 +98,16 @@ def _json(schema: pa.Schema, batches: Iterable[pa.RecordBatch], shown: bool) -> 
 def _check_names(schema: pa.Schema) -> None:
     twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
     if twice is not None:
-        raise QueryError(
-            f"two columns of the result are called `{one_line(twice)}`",
-            hint='give one of them another name: … AS "another name"',
-        )
-
-
-def _write_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch], stream: BinaryIO) -> None:
-    with pa.ipc.new_stream(stream, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-            stream.flush()
+        message = f"two columns of the result are called `{one_line(twice)}`"
+        raise QueryError(message, hint='give one of them another name: … AS "another name"')
 
 
 def _write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], stream: BinaryIO) -> None:
     try:
         writer = pq.ParquetWriter(stream, schema, compression="zstd")
     except pa.ArrowException as error:
-        raise QueryError(
-            f"Parquet cannot hold the result: {first_line(error)}", hint="cast the column to another type"
-        ) from None
+        message = f"Parquet cannot hold the result: {first_line(error)}"
+        raise QueryError(message, hint="cast the column to another type") from None
     waiting: list[pa.RecordBatch] = []
     with writer:
 

@@ -21,14 +21,9 @@ class Slots:
     """Walled processes for queries of others, with one loaded ahead. May be called from several threads."""
 
     def __init__(
-        self,
-        worker: Worker,
-        files: WorkspaceFiles,
-        *,
-        running: int = RUNNING,
-        waiting: int = WAITING,
+        self, worker: Worker, files: WorkspaceFiles, *, running: int = RUNNING, waiting: int = WAITING,
         seconds: float = WAITING_SECONDS,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._worker, self._pins = worker, Pins(files)
         self._free, self._room, self._seconds = running, waiting, seconds
         self._queue: deque[object] = deque()

@@ -64,10 +64,8 @@ def may_be_name(name: str, number: int) -> bool:
 
 def dotted_name(name: str, instead: str = "") -> QueryError:
     """The error for an unquoted name with dots."""
-    return QueryError(
-        f"`{one_line(name)}`: a name with dots is written in quotes",
-        hint=f"write {instead or quoted_name(name)}",
-    )
+    message = f"`{one_line(name)}`: a name with dots is written in quotes"
+    return QueryError(message, hint=f"write {instead or quoted_name(name)}")
 
 
 def quoted_name(name: str) -> str:
@@ -121,10 +119,8 @@ def check_text(sql: str, limits: AskedLimits = ASKED) -> None:
         if depth > limits.brackets:
             raise QueryError(f"the query has more than {limits.brackets} brackets within brackets")
     if operators > limits.operators:
-        raise QueryError(
-            f"the query has {operators:,} operators; at most {limits.operators:,} are planned",
-            hint="many values are given as a list: x IN (…)",
-        )
+        message = f"the query has {operators:,} operators; at most {limits.operators:,} are planned"
+        raise QueryError(message, hint="many values are given as a list: x IN (…)")
 
 
 def checked_text(sql: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 import odfchain as odf
 from odfchain.audit.report import KEPT_BYTES, BlockLine, Fault, LeftOut, Report, keep_report, kept_report
 from odfchain.chain.statements import SignedHead, create_key_file
-from odfchain.node.trust import Attestations, Signature, Verdict
+from odfchain.node.trust import TrustLine, attestations_line, signature_line, verdict_line
 from odfchain.odf.times import Timestamp
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.private_notes import report_path
@@ -46,10 +46,10 @@ def newest(files: DatasetFiles) -> int:
     return files.chain.get(head).sequence_number
 
 
-def verdict(files: DatasetFiles, log: list[str] | None = None) -> Verdict:
+def verdict(files: DatasetFiles, log: list[str] | None = None) -> TrustLine:
     report, head = kept_report(files, (log if log is not None else []).append), files.chain.head()
     assert head is not None
-    return Verdict.of("cities", report, newest(files), lambda n: files.chain.hash_at(n, head))
+    return verdict_line("cities", report, newest(files), lambda n: files.chain.hash_at(n, head))
 
 
 @pytest.mark.parametrize("given", case(16)["signature"], ids=lambda given: given["signed"])
@@ -71,9 +71,9 @@ def test_case_16_signatures(home: odf.Workspace, cities: DatasetFiles, given: di
     path.unlink()
     if given["signed"] in written:
         path.write_bytes(written[given["signed"]])
-    found = Signature.of("cities", cities.head_signature(), has_key=True)
+    found = signature_line("cities", cities.head_signature(), has_key=True)
     assert (found.word, found.icon, given["text"] in found.text) == (given["word"], given["icon"], True)
-    assert Signature.of("cities", cities.head_signature(), proofs=1).word == "two histories"
+    assert signature_line("cities", cities.head_signature(), proofs=1).word == "two histories"
 
 
 @pytest.mark.parametrize("given", case(17)["verdict"], ids=lambda given: given["word"])
@@ -159,8 +159,8 @@ def test_reports_fit_and_are_a_convenience(home: odf.Workspace, cities: DatasetF
 
 def test_attestations_by_whom(home: odf.Workspace, cities: DatasetFiles, tmp_path: Path) -> None:
     dataset = home["cities"]
-    assert Attestations.of("cities", dataset.attestations()).word == "none"
+    assert attestations_line("cities", dataset.attestations()).word == "none"
     create_key_file(tmp_path / "a.pem")
     dataset.attest(tmp_path / "a.pem")
-    found = Attestations.of("cities", dataset.attestations())
+    found = attestations_line("cities", dataset.attestations())
     assert (found.word, found.icon, verdict(cities).word) == ("1 by others", "none", "clean at head")
