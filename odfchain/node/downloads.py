@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
-import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import StreamingResponse
 
 from odfchain.node.overview import download
-from odfchain.node.visit import Refused, Visit
+from odfchain.node.visit import Refused, Visit, attended, refusal, refused_document
 from odfchain.query.row_formats import write_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from odfchain.query.sql_text import Query
 
 TYPES = {
     "csv": "text/csv; charset=utf-8",
@@ -25,82 +27,93 @@ TYPES = {
     "parquet": "application/vnd.apache.parquet",
 }
 """The formats of rows, and their media types."""
-_PIECES, _PIECE = 4, 1 << 16
-_running = threading.BoundedSemaphore(16)  # downloads at a time: each holds a thread, and a batch of rows
+Rows = tuple["pa.Schema", Iterable["pa.RecordBatch"]]
+_PIECE_BYTES, _MOST = 64 << 10, 16
+_threads = ThreadPoolExecutor(_MOST, thread_name_prefix="odfchain-download")  # each holds a batch of rows
+_running: set[Streamed] = set()
 
 
-class _Pipe(io.RawIOBase):
-    """What is written in a thread comes out of a bounded queue of an event loop."""
+@contextmanager
+def asked_rows(visit: Visit, query: Query) -> Iterator[Rows]:
+    """Inside, the rows of a query, which a walled process computes."""
+    assert visit.node.queries is not None  # noqa: S101 - asked where there are
+    with visit.node.queries.rows(query, visit.client) as result:
+        yield result.schema, result.batches()
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
-        self._loop, self._waiting = loop, bytearray()
-        self.pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_PIECES)
-        self.left = False
+
+class _Pieces(io.RawIOBase):
+    """What is written, in pieces of some size."""
+
+    def __init__(self, put: Callable[[bytes], None]) -> None:
+        self._put, self._waiting = put, bytearray()
 
     def writable(self) -> bool:
         return True
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Any, /) -> int:
         self._waiting += data
-        if len(self._waiting) >= _PIECE:
-            self.send(bytes(self._waiting))
-            self._waiting.clear()
+        if len(self._waiting) >= _PIECE_BYTES:
+            self.end()
         return len(data)
 
-    def end(self, *, whole: bool) -> None:
-        """All is written; a file that is not whole ends without its last piece."""
-        if whole and self._waiting:
-            self.send(bytes(self._waiting))
-        self.send(None)
-
-    def send(self, piece: bytes | None) -> None:
-        """Wait until the client has room for more."""
-        if self.left and piece is not None:
-            raise BrokenPipeError
-        asyncio.run_coroutine_threadsafe(self.pieces.put(piece), self._loop).result()
+    def end(self) -> None:
+        self._put(bytes(self._waiting))
+        self._waiting.clear()
 
 
-def streamed(
-    visit: Visit, form: str, name: str, rows: Callable[[], contextlib.AbstractContextManager[Rows]]
-) -> Response:
-    """The rows in a format, under the name of a file; nothing of them is read for a HEAD."""
-    headers = download(f"{name}.{form}")
-    if visit.request.method == "HEAD":
-        return Response(headers=headers, media_type=TYPES[form])
-    if not _running.acquire(blocking=False):
-        raise Refused(503, "too many downloads are going on; try again in a minute", retry_after="60")
-    return StreamingResponse(_sent(form, rows, visit.node.problem), headers=headers, media_type=TYPES[form])
+class Streamed(StreamingResponse):
+    """Rows under the name of a file, as they are made and taken; nothing of them is read for a HEAD.
 
+    Those that are `asked` by SQL wait for a process like other queries.
+    """
 
-Rows = tuple["pa.Schema", Iterable["pa.RecordBatch"]]
+    def __init__(
+        self, visit: Visit, form: str, name: str, rows: AbstractContextManager[Rows], *, asked: bool = True
+    ) -> None:
+        super().__init__(iter(()), headers=download(f"{name}.{form}"), media_type=TYPES[form])
+        self._visit, self._form, self._rows, self._asked = visit, form, rows, asked
 
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Write them; an error before the first of them is an answer of its own."""
+        loop, visit, started = asyncio.get_running_loop(), self._visit, False
 
-async def _sent(
-    form: str, rows: Callable[[], contextlib.AbstractContextManager[Rows]], problem: Callable[[str], None]
-) -> AsyncIterator[bytes]:
-    pipe = _Pipe(asyncio.get_running_loop())
-    failed: list[Exception] = []
+        async def sending(data: bytes, more: bool) -> None:
+            nonlocal started
+            if not started:
+                started = True
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": data, "more_body": more})
 
-    def write() -> None:
+        def put(data: bytes) -> None:
+            if visit.client.is_gone:
+                raise BrokenPipeError
+            asyncio.run_coroutine_threadsafe(sending(data, True), loop).result()
+
+        def write() -> None:
+            pieces = _Pieces(put)
+            with self._rows as (schema, batches):
+                write_rows(schema, batches, self._form, pieces)  # type: ignore[arg-type]
+            pieces.end()
+
         try:
-            with rows() as (schema, batches):
-                write_rows(schema, batches, form, pipe)  # type: ignore[arg-type]
-        except Exception as error:  # noqa: BLE001 - the file ends in the middle, and the log says why
-            failed.append(error)
-        finally:
-            _running.release()
-            with contextlib.suppress(RuntimeError, BrokenPipeError):
-                pipe.end(whole=not failed)
+            if scope["method"] != "HEAD":
+                await self._made(write)
+            await sending(b"", False)
+        except Exception as error:
+            if visit.client.is_gone:
+                return
+            if started:
+                visit.node.problem(f"a download ended early: {type(error).__name__}: {error}")
+                raise  # the connection is cut: what came is not all
+            await refused_document(refusal(error, visit.node, visit.number))(scope, receive, send)
 
-    threading.Thread(target=write, daemon=True).start()
-    try:
-        while (piece := await pipe.pieces.get()) is not None:
-            yield piece
-        if failed:
-            problem(f"a download ended early: {type(failed[0]).__name__}: {failed[0]}")
-            raise failed[0]  # the connection breaks, so the client knows
-    finally:
-        pipe.left = True
-        while not pipe.pieces.empty():
-            pipe.pieces.get_nowait()
+    async def _made(self, write: Callable[[], None]) -> None:
+        if self._asked:
+            return await attended(self._visit, write, heavy=True)
+        if len(_running) >= _MOST:
+            raise Refused(503, "too many downloads are going on; try again in a minute", retry_after="60")
+        _running.add(self)
+        try:
+            await attended(self._visit, write, threads=_threads)
+        finally:
+            _running.discard(self)

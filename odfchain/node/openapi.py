@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from odfchain.node.downloads import TYPES
 from odfchain.node.pages import Page
 from odfchain.node.parts import NodeParts
 from odfchain.node.rest import Operation, Parameter
@@ -28,11 +29,7 @@ _PLAIN: Mapping[Any, dict[str, Any]] = {
     type(None): {"type": "null"}, bytes: {"type": "string", "contentEncoding": "base64"}, Any: {},
 }  # fmt: skip
 _REFUSAL = {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]}
-_MEDIA = {
-    "json": "application/json", "csv": "text/csv", "yaml": "application/yaml",
-    "ndjson": "application/x-ndjson", "arrow": "application/vnd.apache.arrow.stream",
-    "parquet": "application/vnd.apache.parquet",
-}  # fmt: skip
+_MEDIA = TYPES | {"json": "application/json", "csv": "text/csv", "yaml": "application/yaml"}
 _FILES = (
     ("/info", "Whether every dataset has an account"),
     ("/datasets.json", "The index of the datasets"),
@@ -47,6 +44,7 @@ _FILES = (
     ("/{ds}/hints/{name}", "Hashes of blocks, or names of references"),
     ("/{ds}/attestations/{name}", "Signed statements about the dataset"),
     ("/{ds}/-/attachments/{path}", "A file that is attached to the dataset"),
+    *((f"/{{ds}}/-/data.{form}", "The records, or the rows in force, as a file") for form in TYPES),
 )
 """The addresses of the protocol that a node has always, and what they give."""
 
@@ -91,11 +89,11 @@ def document_of(
     for each in operations:
         paths.setdefault(_plain(each.path), {})[each.method.lower()] = _operation(each)
     for page in pages:
-        for ending in ("html", "json", *page.formats):
-            path = _plain(page.path if ending == "html" else page.address(ending))
+        for ending in (None, "json", *page.formats):
+            path = _plain(page.path if ending is None else page.address(ending))
             for method in page.methods:
                 if method != "HEAD":
-                    paths.setdefault(path, {})[method.lower()] = _page(page, path, ending)
+                    paths.setdefault(path, {})[method.lower()] = _page(page, path, ending or "html")
     return {
         "openapi": "3.1.0",
         "info": {"title": "odfchain node", "version": str(about["version"])},

@@ -50,6 +50,8 @@ class Page:
     formats: Mapping[str, Writer] = field(default_factory=dict)
     """More forms than JSON, by the ending of the address."""
     heavy: bool = False
+    heavy_with: tuple[str, str] | None = None
+    """A parameter and its value with which the page is heavy."""
     needs_sql: bool = False
     methods: tuple[str, ...] = ("GET", "HEAD")
     made_by: Callable[[Visit, Any], str] | None = None
@@ -89,13 +91,14 @@ def answer(node: NodeParts, page: Page, ending: str | None = None, overview: Pag
 
     async def answering(request: Request) -> Response:
         try:
-            visit = visit_of(node, request, heavy=page.heavy)
+            heavy = page.heavy or page.heavy_with in request.query_params.multi_items()
+            visit = visit_of(node, request, heavy=heavy)
             if request.method == "POST":
                 visit = replace(visit, form=await form_of(request, page.form_bytes))
-            heavy = page.heavy or page.needs_sql or request.method == "POST"
+            waits = heavy or page.needs_sql or request.method == "POST"
             work = partial(_written, visit, page, ending, overview)
             return await attended(
-                visit, lambda: _packed(request, _unless_known(request, work())), heavy=heavy
+                visit, lambda: _packed(request, _unless_known(request, work())), heavy=waits
             )
         except Exception as error:  # noqa: BLE001 - every end is an answer
             found = refusal(error, node, request.state.number)

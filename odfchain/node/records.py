@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,9 @@ from starlette.responses import Response
 from odfchain import errors
 from odfchain.lazy import pa
 from odfchain.node.dataset_head import DatasetHead, head_of
-from odfchain.node.downloads import TYPES, Rows, streamed
+from odfchain.node.downloads import TYPES, Rows, Streamed, asked_rows
 from odfchain.node.pages import DATASET, Page
-from odfchain.node.visit import Refused, Visit, is_foreign, not_found
+from odfchain.node.visit import Refused, Visit, not_found
 from odfchain.odf.schema import format_type
 from odfchain.query.row_formats import OPERATIONS, cell_text, python_values
 from odfchain.text import cut, one_line
@@ -87,10 +87,8 @@ def records(visit: Visit) -> Records:
     opened, shown = visit.at(), visit.asked("view") or "records"
     if shown not in ("records", "state"):
         raise Refused(400, "view is records or state")
-    if shown == "state":
-        if visit.node.queries is None:
-            raise not_found("this node computes no rows in force", hint="it would, started with --sql")
-        _own(visit)
+    if shown == "state" and visit.node.queries is None:
+        raise not_found("this node computes no rows in force", hint="it would, started with --sql")
     skip = visit.count("skip", ROWS * (max(1, visit.count("page", 1, 1 << 40)) - 1), 1 << 60)
     state, at = opened.summary, visit.asked("at")
     name = f"{opened.alias}@{at}" if at else str(opened.alias)
@@ -104,11 +102,6 @@ def records(visit: Visit) -> Records:
         return _in_force(visit, state, found) if shown == "state" else _newest(opened, state, found)
     except (errors.StoreError, errors.QueryError, errors.SchemaError, errors.UsageError) as error:
         return replace(found, problem=visit.node.public(str(error)), hint=error.hint)
-
-
-def _own(visit: Visit) -> None:
-    if is_foreign(visit.request):
-        raise Refused(403, "another site has asked for this; open the address by itself")
 
 
 def _newest(opened: Readable, state: DatasetState, found: Records) -> Records:
@@ -129,7 +122,7 @@ def _newest(opened: Readable, state: DatasetState, found: Records) -> Records:
 
 
 def _in_force(visit: Visit, state: DatasetState, found: Records) -> Records:
-    with state_rows(visit, state, f"limit {ROWS + 1} offset {found.skip}") as (schema, batches):
+    with _rows_in_force(visit, state, f"limit {ROWS + 1} offset {found.skip}") as (schema, batches):
         import pyarrow as pa
 
         table = pa.Table.from_batches(list(batches), schema)
@@ -138,18 +131,15 @@ def _in_force(visit: Visit, state: DatasetState, found: Records) -> Records:
     return replace(_shown(table.slice(0, ROWS)[::-1], state, found), newer=newer, older=more)
 
 
-@contextlib.contextmanager
-def state_rows(visit: Visit, state: DatasetState, rest: str = "") -> Iterator[Rows]:
-    """The rows in force, newest first, as a walled process computes them."""
+def _rows_in_force(visit: Visit, state: DatasetState, rest: str = "") -> AbstractContextManager[Rows]:
+    """The newest first."""
     from odfchain.query.resolved_tables import Pins
     from odfchain.query.sql_text import Query
 
-    assert visit.node.queries is not None  # noqa: S101 - asked where there are
     alias, order = str(visit.files.alias), state.vocabulary.offset_column.replace('"', '""')
     pins = Pins(visit.to_ask, given={alias: (state.seed.dataset_id, state.head)})
     sql = f"select * from state('{alias}') order by \"{order}\" desc {rest}"  # noqa: S608 - no name has a quote
-    with visit.node.queries.rows(Query(sql, pins), visit.client) as result:
-        yield result.schema, result.batches()
+    return asked_rows(visit, Query(sql, pins))
 
 
 def _operations(table: pa.Table, state: DatasetState) -> list[str]:
@@ -203,16 +193,15 @@ def _file(form: str) -> Any:
         at = f"-at-{state.head_block.sequence_number}" if visit.asked("at") else ""
         name = f"{visit.files.alias}{at}"
         if visit.asked("view") == "state" and visit.node.queries is not None:
-            _own(visit)
-            return streamed(visit, form, f"{name}-state", lambda: state_rows(visit, state))
+            return Streamed(visit, form, f"{name}-state", _rows_in_force(visit, state))
         for ref in state.slices_newest_first():  # what is missing is said before a file begins
             verified_slice(visit.files, ref)
-        return streamed(visit, form, name, lambda: _recorded(visit, state))
+        return Streamed(visit, form, name, _recorded(visit, state), asked=False)
 
     return view
 
 
-@contextlib.contextmanager
+@contextmanager
 def _recorded(visit: Visit, state: DatasetState) -> Iterator[Rows]:
     from odfchain.slices.reader import fitted, open_parquet
 
@@ -293,13 +282,10 @@ def record(visit: Visit) -> RecordPage:
     )
 
 
-def _address(form: str) -> Page:
-    return Page(f"{DATASET}/-/data.{form}", "", _file(form))
-
-
+_IN_FORCE = ("view", "state")
 PAGES = (
-    Page(f"{DATASET}/-/data", "data", records),
+    Page(f"{DATASET}/-/data", "data", records, heavy_with=_IN_FORCE),
     Page(f"{DATASET}/-/record/{{offset}}", "record", record),
 )
-FILES = tuple(map(_address, TYPES))
+FILES = tuple(Page(f"{DATASET}/-/data.{form}", "", _file(form), heavy_with=_IN_FORCE) for form in TYPES)
 """No pages: downloads."""

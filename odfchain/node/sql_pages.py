@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
 import shlex
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,26 +11,19 @@ from starlette.datastructures import URL
 from starlette.responses import RedirectResponse, Response
 
 from odfchain import errors
+from odfchain.node.downloads import TYPES, Streamed, asked_rows
 from odfchain.node.pages import Page
 from odfchain.node.queries import Queries
 from odfchain.node.records import is_number
-from odfchain.node.visit import Refused, Visit, attended, is_foreign, refusal, refused_document
+from odfchain.node.visit import Refused, Visit, is_foreign, refusal
 from odfchain.query.answers import FILE_BYTES, Answer, Number, read_answer, written
 from odfchain.query.proofs import OUTPUT_MISMATCH, ProofVerdict, draft, node_key
 from odfchain.query.resolved_tables import Pins
-from odfchain.query.row_formats import write_rows
 from odfchain.query.sql_text import Query, pinned_text, quoted_name
 from odfchain.workspace.options import ProofOptions, maybe_time
 
 SHOWN, LISTED, IN_ADDRESS = 100, 50, 2_000
 """Rows on the page and datasets beside it [count], and a query that is in the address [characters]."""
-_FORMATS = {
-    "csv": "text/csv; charset=utf-8",
-    "ndjson": "application/x-ndjson",
-    "arrow": "application/vnd.apache.arrow.stream",
-    "parquet": "application/vnd.apache.parquet",
-}
-_PIECE_BYTES = 256 << 10
 
 
 # --- SQL -----------------------------------------------------------------------------------------------
@@ -97,8 +87,8 @@ def sql(visit: Visit) -> SqlPage | Response:
         sentence = "another site has sent this query: read it, and run it yourself"
         return SqlPage(**facts, error=sentence, status=403)
     form = visit.request.url.path.removeprefix(f"{address}.")
-    if form in _FORMATS:
-        return Streamed(visit, Query(text, _pins(visit, as_at)), form)
+    if form in TYPES:
+        return Streamed(visit, form, "answer", asked_rows(visit, Query(text, _pins(visit, as_at))))
     if visit.form and len(text) <= IN_ADDRESS and visit.request.url.path == address:
         return RedirectResponse(_with(address, **asked), 303)
     try:
@@ -108,7 +98,7 @@ def sql(visit: Visit) -> SqlPage | Response:
         excerpt = error.excerpt if isinstance(error, errors.QueryError) else ()
         status = 400 if found.status == 404 else found.status  # the page is there
         return SqlPage(**facts, error=found.message, hint=found.hint, excerpt=excerpt, status=status)
-    words = {each: each.capitalize() if each in ("arrow", "parquet") else each.upper() for each in _FORMATS}
+    words = {each: each.capitalize() if each in ("arrow", "parquet") else each.upper() for each in TYPES}
     forms = (words | {"json": "JSON"}).items()
     formats = tuple((word, _with(f"{address}.{form}", **asked)) for form, word in forms)
     return SqlPage(**facts, answer=answer, formats=formats if len(text) <= IN_ADDRESS else ())
@@ -158,62 +148,6 @@ def sign(visit: Visit) -> Response:
         headers={"content-disposition": 'attachment; filename="answer.json"'},
         media_type="application/json",
     )
-
-
-class _Sink(io.RawIOBase):
-    def __init__(self, put: Callable[[bytes], None]) -> None:
-        self._put = put
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        self._put(bytes(data))
-        return len(data)
-
-
-class Streamed(Response):
-    """All rows of a query, as they are computed and taken; it ends with the client."""
-
-    def __init__(self, visit: Visit, query: Query, form: str) -> None:
-        named = {"content-disposition": f'attachment; filename="answer.{form}"'}
-        super().__init__(headers=named, media_type=_FORMATS[form])
-        del self.headers["content-length"]
-        self._visit, self._query, self._form = visit, query, form
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Write them; an error before the first of them is an answer of its own."""
-        loop, visit, started = asyncio.get_running_loop(), self._visit, False
-
-        async def sending(data: bytes, more: bool) -> None:
-            nonlocal started
-            if not started:
-                started = True
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": data, "more_body": more})
-
-        def put(data: bytes) -> None:
-            if visit.client.is_gone:
-                raise BrokenPipeError
-            asyncio.run_coroutine_threadsafe(sending(data, True), loop).result()
-
-        def write() -> None:
-            with _queries(visit).rows(self._query, visit.client) as result:
-                stream = io.BufferedWriter(_Sink(put), _PIECE_BYTES)
-                write_rows(result.schema, result.batches(), self._form, stream)
-                stream.flush()
-
-        try:
-            if scope["method"] != "HEAD":
-                await attended(visit, write, heavy=True)
-        except Exception as error:
-            if visit.client.is_gone:
-                return
-            if started:
-                raise  # the connection is cut: what came is not all
-            await refused_document(refusal(error, visit.node, visit.number))(scope, receive, send)
-        else:
-            await sending(b"", False)
 
 
 # --- signed answers ------------------------------------------------------------------------------------
@@ -309,7 +243,7 @@ def _refused(_: Visit, view: SqlPage) -> Response:
 
 _METHODS = ("GET", "HEAD", "POST")
 PAGES = (
-    Page("/-/sql", "sql", sql, dict.fromkeys(_FORMATS, _refused), needs_sql=True, methods=_METHODS),
+    Page("/-/sql", "sql", sql, dict.fromkeys(TYPES, _refused), needs_sql=True, methods=_METHODS),
     Page("/-/sql/sign", "sql", sign, needs_sql=True, methods=("POST",)),
     Page("/-/proof", "proof", proof, methods=_METHODS, form_bytes=2 * FILE_BYTES),
 )

@@ -242,7 +242,9 @@ def is_foreign(request: Request) -> bool:
     return request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
 
 
-async def attended(visit: Visit, work: Callable[[], T], *, heavy: bool) -> T:
+async def attended(
+    visit: Visit, work: Callable[[], T], *, heavy: bool = False, threads: futures.Executor | None = None
+) -> T:
     """What a thread makes for a client, who is watched meanwhile: what it does not wait for ends.
 
     What is `heavy` may wait long for its turn, and keeps no other page waiting.
@@ -253,8 +255,8 @@ async def attended(visit: Visit, work: Callable[[], T], *, heavy: bool) -> T:
             pass
         visit.client.leave()
 
-    queries = visit.node.queries
-    threads = queries.threads if heavy and queries is not None else None
+    if heavy and visit.node.queries is not None:
+        threads = visit.node.queries.threads
     watching = asyncio.create_task(watch())
     try:
         return await asyncio.get_running_loop().run_in_executor(threads, work)

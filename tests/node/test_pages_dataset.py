@@ -105,6 +105,7 @@ def test_case_22_rows_in_force(site: RunningNode) -> None:
     with_key, without = case(22)["with key"], case(22)["without key"]
     found = document(site, f"{with_key['dataset']}/-/data?view=state")
     assert [record["offset"] for record in found["records"]] == with_key["offsets"]
+    assert any(each.name.startswith("odfchain-asked") for each in threading.enumerate()), "pages have theirs"
     found = document(site, f"{without['dataset']}/-/data?view=state")
     assert (len(found["records"]), found["records"][0]["offset"]) == (without["shown"], without["first"])
     target = f"/{with_key['dataset']}/-/data?view=state"
