@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
@@ -35,11 +35,9 @@ from odfchain.workspace.options import NodeOptions, ServeOptions
 if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
 
-_FILES = frozenset(
-    {"refs", "blocks", "data", "checkpoints", "hints", "attestations", "manifests", "profiles"}
-)
+_FILES = {"refs", "blocks", "data", "checkpoints", "hints", "attestations", "manifests", "profiles"}
 """The folders of a dataset that are published; what follows is a file's name."""
-_OWN_PATHS = frozenset({"info", "accounts/me", "datasets.json", "platform/login", "platform/token/validate"})
+_OWN_PATHS = {"info", "accounts/me", "datasets.json", "platform/login", "platform/token/validate"}
 _SECURITY = {
     "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -53,18 +51,10 @@ _SECURITY = {
 _HIDDEN = (b"%2f", b"%2e", b"%5c", b"%00")
 
 
-class DatasetConvertor(Convertor[str]):
+class DatasetConvertor(StringConvertor):
     """An alias, with or without an account, or an id, as a part of a path."""
 
     regex = "(?!-/)[^/]+(?:/(?!-/)[^/]+)?"
-
-    def convert(self, value: str) -> str:
-        """The text."""
-        return value
-
-    def to_string(self, value: str) -> str:
-        """The text."""
-        return value
 
 
 register_url_convertor("dataset", DatasetConvertor())
@@ -95,7 +85,7 @@ class Node:
         if options.flight is not None:
             from odfchain.node.flight import FlightServer
 
-            slots = parts.queries.slots if parts.queries is not None else None
+            slots = parts.queries and parts.queries.slots
             server = FlightServer(parts, options.host or HOST, options.flight, slots=slots)
             parts.flight = self._running.enter_context(server).address
             parts.problem(f"Flight SQL is at {parts.flight}")
@@ -184,10 +174,7 @@ def serve(workspace: Workspace, **asked: Any) -> None:
     options = NodeOptions(**asked)
     served = {each.name: getattr(options, each.name) for each in fields(ServeOptions)}
     served["port"] = PORT if options.port is None else options.port
-    with (
-        reading_processes(workspace, options) as sockets,
-        Node(NodeParts(workspace, options)) as node,
-    ):
+    with reading_processes(workspace, options) as sockets, Node(NodeParts(workspace, options)) as node:
         server = RepositoryServer(node.parts.files, node, sockets=sockets, **served)
         node.parts.stopping = lambda: server.stopping
         node.traffic.sockets = lambda: server.connections
@@ -217,12 +204,12 @@ def _is_of_files(scope: Message) -> bool:
 def _guarded(send: Send, number: str) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = MutableHeaders(raw=list(message.get("headers", ())))
+            message = {"headers": (), **message}
+            headers = MutableHeaders(scope=message)
             for name, value in _SECURITY.items():
                 headers.setdefault(name, value)
             if number:
                 headers["odf-request"] = number
-            message = {**message, "headers": headers.raw}
         await send(message)
 
     return sending

@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 import io
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as TooLate
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -19,7 +17,7 @@ from odfchain.chain.index import EVENT_KINDS, is_merge
 from odfchain.node.dataset_head import DatasetHead, head_of
 from odfchain.node.overview import download
 from odfchain.node.pages import DATASET, Page
-from odfchain.node.visit import Refused, Visit, not_found
+from odfchain.node.visit import Refused, Visit, in_time, not_found
 from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
 from odfchain.odf.schema import format_ddl
@@ -31,11 +29,10 @@ from odfchain.workspace.private_notes import last_verified
 if TYPE_CHECKING:
     from odfchain.branches.diff import Diff
 
-BLOCKS, MARKS, CHANGES, SECONDS = 50, 160, 1_000, 20.0
-"""Blocks on a page, marks of its time line, changes that are compared, and how long that may take [s]."""
+BLOCKS, MARKS, CHANGES = 50, 160, 1_000
+"""Blocks on a page, marks of its time line, and changes that are compared."""
 _TEXT, _LINES = 200, 2_000
 _HASHES = ("logical ", "physical ", "checkpoint ")
-_comparing = ThreadPoolExecutor(2, thread_name_prefix="odfchain-compare")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +80,10 @@ def history(visit: Visit) -> HistoryPage:
     start = min(visit.count("from", newest, 1 << 60), newest)
     first = at(start)
     assert first is not None  # noqa: S101 - it is one of the chain
-    if kind is None:
-        around = list(islice(files.chain.walk(first), MARKS))
-        found = around[: BLOCKS + 1]
-    else:
-        found = list(islice(files.chain.nearest_all(kind, head=first), BLOCKS + 1))
-        around = []
-    verified, note = last_verified(files, state.head)
-    limit = verified if note is not None and not note.faults else 0
-    strip = strip_of([_mark(block, limit) for block in reversed(around)], MARKS)
+    around = list(islice(files.chain.walk(first), MARKS)) if kind is None else []
+    found = around if kind is None else list(islice(files.chain.nearest_all(kind, head=first), BLOCKS + 1))
+    verified, _ = last_verified(files, state.head)
+    strip = strip_of([_mark(block, verified) for block in reversed(around)], MARKS)
     shown = found[:BLOCKS]
     return HistoryPage(
         head_of(visit, files), newest, tuple(map(_line, shown)), strip, kind,
@@ -102,12 +94,10 @@ def history(visit: Visit) -> HistoryPage:
 
 
 def _mark(found: HashedBlock, verified: int) -> dict[str, Any]:
-    block = found.block
-    merged = {"merged": "a branch"} if is_merge(block.event) else {}
-    return {
-        "sequenceNumber": block.sequence_number, "systemTime": str(block.system_time),
-        "event": block.event.KIND, "state": "ok" if block.sequence_number < verified else "",
-    } | merged  # fmt: skip
+    number, time, event = found.block.sequence_number, str(found.block.system_time), found.block.event
+    marked = {"sequenceNumber": number, "systemTime": time, "event": event.KIND}
+    merged = {"merged": "a branch"} if is_merge(event) else {}
+    return marked | merged | {"state": "ok" if number < verified else ""}
 
 
 def _line(found: HashedBlock) -> BlockLine:
@@ -246,15 +236,10 @@ def compare(visit: Visit) -> Compared:
         head_of(visit, visit.files), a, b, columns=_lines(_ddl(first), _ddl(second)),
         query=_lines(_sql(first), _sql(second)), command=f"odfchain diff {dataset.alias} {a} {b}",
     )  # fmt: skip
-    asked = _comparing.submit(dataset.diff, str(first.head), str(second.head))
     try:
-        diff = asked.result(SECONDS)
-    except TooLate:
-        asked.cancel()
-        problem = f"the rows take longer to compare than {SECONDS:.0f} s; the command below has no limit"
-        return replace(found, problem=problem)
-    except errors.OdfchainError as error:
-        return replace(found, problem=visit.node.public(str(error)))
+        diff = in_time(visit, lambda: dataset.diff(str(first.head), str(second.head)), found.command)
+    except Refused as error:
+        return replace(found, problem=error.message)
     total = diff.changes.num_rows
     counts = {change.value: number for change, number in diff.counts.items() if number}
     rows = tuple(islice(_rows(diff), CHANGES))

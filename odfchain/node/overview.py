@@ -51,8 +51,6 @@ class Overview:
     license_url: str | None = None
     attachments: tuple[Attachment, ...] = ()
     is_empty: bool = False
-    is_derivative: bool = False
-    is_copy: bool = False
     missing: tuple[MissingSlice, ...] = ()
     """Of a partial copy, the newest that are not here."""
     lost: int = 0
@@ -76,8 +74,6 @@ def overview(visit: Visit) -> Overview:
         getattr(terms, "website_url", None),
         tuple(Attachment(i.path, len(i.content.encode())) for i in items),
         state.last_offset is None,
-        head.kind == "Derivative",
-        bool(head.origin),
         tuple(islice(_missing(files, state), _SHOWN)) if (partial := is_partial(files)) else (),
         0 if partial else _lost(visit, files),
         f"odfchain status {head.name}",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
@@ -16,7 +17,7 @@ from odfchain.node.downloads import TYPES, Rows, Streamed, asked_rows
 from odfchain.node.pages import DATASET, Page
 from odfchain.node.visit import Refused, Visit, not_found
 from odfchain.odf.schema import format_type
-from odfchain.query.row_formats import OPERATIONS, cell_text, python_values
+from odfchain.query.row_formats import OPERATIONS, numeric_columns, texts_of
 from odfchain.text import cut, one_line
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.read_slices import columns_of, read_tail, verified_slice
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
 ROWS, COLUMNS, CHARACTERS = 50, 200, 200
 """What a page shows at most; a value, and the record's page behind it, has more."""
 _WORDS = {"+A": "added", "-R": "retracted", "-C": "corrected, as it was", "+C": "corrected, as it is now"}
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """True if values of this type stand to the right of a column."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +91,8 @@ def records(visit: Visit) -> Records:
     verb, more = ("state", "") if shown == "state" else ("tail", f" -s {skip}" if skip else "")
     found = Records(
         head_of(visit, visit.files), shown, at, state.head_block.sequence_number,
-        state.record_count if shown == "records" else None, skip=skip, sql=visit.node.queries is not None,
+        state.record_count if shown == "records" else None, skip=skip,
+        newer=max(0, skip - ROWS) if skip else None, sql=visit.node.queries is not None,
         command=f"odfchain {verb} {name} -n {ROWS}{more}",
     )  # fmt: skip
     try:
@@ -117,8 +114,7 @@ def _newest(opened: Readable, state: DatasetState, found: Records) -> Records:
     made = _shown(table.slice(start, end - start), state, found)
     total = found.total or 0
     first = made.records[0].offset if made.records else 0
-    newer = max(0, found.skip - ROWS) if found.skip else None
-    return replace(made, newer=newer, older=total - first if made.records and first else None)
+    return replace(made, older=total - first if made.records and first else None)
 
 
 def _in_force(visit: Visit, state: DatasetState, found: Records) -> Records:
@@ -127,8 +123,7 @@ def _in_force(visit: Visit, state: DatasetState, found: Records) -> Records:
 
         table = pa.Table.from_batches(list(batches), schema)
     more = found.skip + ROWS if table.num_rows > ROWS else None
-    newer = max(0, found.skip - ROWS) if found.skip else None
-    return replace(_shown(table.slice(0, ROWS)[::-1], state, found), newer=newer, older=more)
+    return replace(_shown(table.slice(0, ROWS)[::-1], state, found), older=more)
 
 
 def _rows_in_force(visit: Visit, state: DatasetState, rest: str = "") -> AbstractContextManager[Rows]:
@@ -149,56 +144,44 @@ def _operations(table: pa.Table, state: DatasetState) -> list[str]:
     return [OPERATIONS.get(str(code), str(code)) for code in table.column(place).to_pylist()]
 
 
-def _shown(table: pa.Table, state: DatasetState, found: Records) -> Records:
+def _shown(table: pa.Table, state: DatasetState, found: Records, most: int = CHARACTERS) -> Records:
     names, system = table.schema.names, set(state.vocabulary.columns)
+    right = {names[place] for place in numeric_columns(table.schema)}
     fields = state.schema.fields if state.schema else ()
-    columns = tuple(
-        Column(
-            f.name, format_type(f.type, f.extra), f.name in system, is_number(table.schema.field(f.name).type)
-        )
-        for f in fields
-    )
-    cells = [_texts(table.column(place)) for place in range(min(len(names), COLUMNS))]
-    operations, offsets = _operations(table, state), _offsets(table, state)
-    rows = list(zip(*cells, strict=True)) if cells else []
-    made = []
-    for number, values in enumerate(rows):
-        op, changed = operations[number], tuple[int, ...]()
+    columns = [
+        Column(f.name, format_type(f.type, f.extra), f.name in system, f.name in right) for f in fields
+    ]
+    pieces = table.select(names[:COLUMNS]).to_batches()
+    rows = [row for piece in pieces for row in zip(*texts_of(piece), strict=True)]
+    operations, offsets, made = _operations(table, state), _offsets(table, state), list[Record]()
+    for number, (op, values) in enumerate(zip(operations, rows, strict=True)):
+        changed = tuple[int, ...]()
         if op == "+C" and number and operations[number - 1] == "-C":
             pairs = enumerate(zip(values, rows[number - 1], strict=True))
             changed = tuple(at for at, (new, old) in pairs if new != old and names[at] not in system)
-        texts = tuple(value if value is None else cut(value, CHARACTERS) for value in values)
+        texts = tuple(value and cut(value, most) for value in values)
         made.append(Record(offsets[number], op, _WORDS.get(op, ""), texts, changed))
-    return replace(
-        found, columns=columns[:COLUMNS], columns_left=max(0, len(columns) - COLUMNS), records=tuple(made)
-    )
+    shown, rest = tuple(columns[:COLUMNS]), max(0, len(columns) - COLUMNS)
+    return replace(found, columns=shown, columns_left=rest, records=tuple(made))
 
 
 def _offsets(table: pa.Table, state: DatasetState) -> list[int]:
     name = state.vocabulary.offset_column
-    return [int(value) for value in table.column(name).to_pylist()] if name in table.schema.names else []
-
-
-def _texts(column: Any) -> list[str | None]:
-    values = [value for chunk in column.chunks for value in python_values(chunk)]
-    return [None if value is None else cell_text(value) for value in values]
+    return list(table.column(name).to_pylist()) if name in table.schema.names else []
 
 
 # --- files ---------------------------------------------------------------------------------------------
 
 
-def _file(form: str) -> Any:
-    def view(visit: Visit) -> Response:
-        state = visit.at().summary
-        at = f"-at-{state.head_block.sequence_number}" if visit.asked("at") else ""
-        name = f"{visit.files.alias}{at}"
-        if visit.asked("view") == "state" and visit.node.queries is not None:
-            return Streamed(visit, form, f"{name}-state", _rows_in_force(visit, state))
-        for ref in state.slices_newest_first():  # what is missing is said before a file begins
-            verified_slice(visit.files, ref)
-        return Streamed(visit, form, name, _recorded(visit, state), asked=False)
-
-    return view
+def _file(visit: Visit, form: str) -> Response:
+    state = visit.at().summary
+    at = f"-at-{state.head_block.sequence_number}" if visit.asked("at") else ""
+    name = f"{visit.files.alias}{at}"
+    if visit.asked("view") == "state" and visit.node.queries is not None:
+        return Streamed(visit, form, f"{name}-state", _rows_in_force(visit, state))
+    for ref in state.slices_newest_first():  # what is missing is said before a file begins
+        verified_slice(visit.files, ref)
+    return Streamed(visit, form, name, _recorded(visit, state), asked=False)
 
 
 @contextmanager
@@ -236,11 +219,11 @@ class RecordPage:
     dataset: DatasetHead
     offset: int
     newest: int
-    operation: str
-    words: str
-    columns: tuple[Column, ...]
-    values: tuple[str | None, ...]
     origin: tuple[SourceLine, ...]
+    operation: str = ""
+    words: str = ""
+    columns: tuple[Column, ...] = ()
+    values: tuple[str | None, ...] = ()
     problem: str | None = None
     command: str = ""
 
@@ -253,10 +236,9 @@ def record(visit: Visit) -> RecordPage:
     files, text = visit.files, str(visit.request.path_params["offset"])
     state = DatasetState.read(files.chain)
     if not (text.isascii() and text.isdecimal() and len(text) < 19 and int(text) < state.record_count):
-        raise not_found(
-            f"{files.alias} has no record {one_line(text, 40)}", hint=f"it has {state.record_count:,} records"
-        )
-    offset, lines = int(text), list[SourceLine]()
+        hint = f"it has {state.record_count:,} records"
+        raise not_found(f"{files.alias} has no record {one_line(text, 40)}", hint=hint)
+    offset, lines, head = int(text), list[SourceLine](), head_of(visit, files)
 
     def walk(tree: TextTree, depth: int) -> None:
         if len(lines) < ROWS * 10:
@@ -265,21 +247,15 @@ def record(visit: Visit) -> RecordPage:
             walk(below, depth + 1)
 
     walk(Blame.of(visit.node.files, files, offset, recursive=True).to_tree(), 0)
-    found = RecordPage(
-        head_of(visit, files), offset, state.record_count - 1, "", "", (), (), tuple(lines),
-        command=f"odfchain blame {files.alias} {offset}",
-    )  # fmt: skip
+    newest, command = state.record_count - 1, f"odfchain blame {files.alias} {offset}"
+    found = RecordPage(head, offset, newest, tuple(lines), command=command)
     try:
-        table = read_tail(files, state, 1, skip=state.record_count - 1 - offset)
+        table = read_tail(files, state, 1, skip=newest - offset)
     except errors.StoreError as error:
         return replace(found, problem=visit.node.public(str(error)))
-    empty = Records(found.dataset, "records", None, 0, 1)
-    shown = _shown(table, state, empty)
-    values = tuple(cut(text, 10_000) if text else text for text in (_texts(c)[0] for c in table.columns))
+    shown = _shown(table, state, Records(head, "records", None, 0, 1), most=10_000)
     (row,) = shown.records
-    return replace(
-        found, operation=row.operation, words=row.words, columns=shown.columns, values=values[:COLUMNS]
-    )
+    return replace(found, operation=row.operation, words=row.words, columns=shown.columns, values=row.values)
 
 
 _IN_FORCE = ("view", "state")
@@ -287,5 +263,7 @@ PAGES = (
     Page(f"{DATASET}/-/data", "data", records, heavy_with=_IN_FORCE),
     Page(f"{DATASET}/-/record/{{offset}}", "record", record),
 )
-FILES = tuple(Page(f"{DATASET}/-/data.{form}", "", _file(form), heavy_with=_IN_FORCE) for form in TYPES)
+FILES = tuple(
+    Page(f"{DATASET}/-/data.{form}", "", partial(_file, form=form), heavy_with=_IN_FORCE) for form in TYPES
+)
 """No pages: downloads."""

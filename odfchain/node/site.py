@@ -22,50 +22,35 @@ from odfchain.node import (
     schema_page,
     sql_pages,
 )
-from odfchain.node.pages import answer
+from odfchain.node.pages import Page, answer
 from odfchain.node.parts import NodeParts
 from odfchain.node.uploads import INGEST
+from odfchain.profiles.pages import icon, stylesheet
 
 OPERATIONS = (*rest.OPERATIONS, INGEST)
 """What programs ask for."""
-_PAGES = (
-    *dataset_list.PAGES,
-    *sql_pages.PAGES,
-    *about.PAGES,
-    *overview.PAGES,
-    *history_pages.PAGES,
-    *schema_page.PAGES,
-    *records.PAGES,
-    *lineage_pages.PAGES,
-    *audit_page.PAGES,
-    *branch_pages.PAGES,
-    *description_pages.PAGES,
-    *operator_pages.PAGES,
-)
+_TOPICS = (
+    dataset_list, sql_pages, about, overview, history_pages, schema_page, records, lineage_pages, audit_page,
+    branch_pages, description_pages, operator_pages,
+)  # fmt: skip
+_PAGES: tuple[Page, ...] = tuple(page for topic in _TOPICS for page in topic.PAGES)
 PAGES = (*_PAGES, openapi.page_of(OPERATIONS, _PAGES))
-
-
-_FOR_EVER = {"cache-control": "public, max-age=31536000, immutable"}
 
 
 def own_routes(node: NodeParts) -> list[BaseRoute]:
     """The routes that are no pages, those that are asked first."""
     downloads = [Route(each.path, answer(node, each)) for each in (overview.ATTACHMENTS, *records.FILES)]
     described = openapi.routes(node, OPERATIONS, PAGES if node.options.pages else ())
-    return [*_files_of_pages(), *described, *rest.routes(node, OPERATIONS), *downloads]
+    name, style = stylesheet()
+    looks = [_file(name, style, "text/css", 31_536_000), _file("icon.svg", icon(), "image/svg+xml", 86_400)]
+    return [*looks, *described, *rest.routes(node, OPERATIONS), *downloads]
 
 
-def _files_of_pages() -> list[BaseRoute]:
-    from odfchain.profiles.pages import icon, stylesheet
+def _file(name: str, content: str | bytes, kind: str, seconds: int) -> Route:
+    # the name of a style sheet changes with it
+    fresh = f"public, max-age={seconds}{', immutable' * (kind == 'text/css')}"
 
-    name, content = stylesheet()
+    async def answer(_: Request) -> Response:
+        return Response(content, headers={"cache-control": fresh}, media_type=kind)
 
-    async def style(_: Request) -> Response:
-        return Response(content, headers=_FOR_EVER, media_type="text/css")
-
-    async def mark(_: Request) -> Response:
-        return Response(
-            icon(), headers={"cache-control": "public, max-age=86400"}, media_type="image/svg+xml"
-        )
-
-    return [Route(f"/-/{name}", style), Route("/-/icon.svg", mark)]
+    return Route(f"/-/{name}", answer)

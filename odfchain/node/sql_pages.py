@@ -14,11 +14,11 @@ from odfchain import errors
 from odfchain.node.downloads import TYPES, Streamed, asked_rows
 from odfchain.node.pages import Page
 from odfchain.node.queries import Queries
-from odfchain.node.records import is_number
 from odfchain.node.visit import Refused, Visit, is_foreign, refusal
 from odfchain.query.answers import FILE_BYTES, Answer, Number, read_answer, written
 from odfchain.query.proofs import OUTPUT_MISMATCH, ProofVerdict, draft, node_key
 from odfchain.query.resolved_tables import Pins
+from odfchain.query.row_formats import numeric_columns
 from odfchain.query.sql_text import Query, pinned_text, quoted_name
 from odfchain.workspace.options import ProofOptions, maybe_time
 
@@ -125,9 +125,10 @@ def _answered(visit: Visit, text: str, pins: Pins) -> Rows:
         made = draft(options, pins, queries.run_for(visit.client))
     seconds = time.monotonic() - began
     assert made.result is not None  # noqa: S101 - it was just computed
+    schema, right = made.result.schema, numeric_columns(made.result.schema)
     pinned = pinned_text(text, {each.name: str(each.block_hash) for each in pins.named})
     return Rows(
-        columns=tuple(made.result.schema.names), numeric=tuple(map(is_number, made.result.schema.types)),
+        columns=tuple(schema.names), numeric=tuple(place in right for place in range(len(schema))),
         rows=tuple(tuple(_cell(value) for value in row) for row in made.output["data"]),
         seconds=round(seconds, 2), inputs=tuple(map(str, made.result.inputs)), notes=made.notes,
         permalink=None if pinned is None else _with(f"{visit.root}-/sql", q=pinned), signs=signs,

@@ -36,23 +36,22 @@ if TYPE_CHECKING:
     from odfchain.workspace.workspace_files import WorkspaceFiles
 
 T = TypeVar("T")
-_STATUS: tuple[tuple[type[errors.OdfchainError], int], ...] = (
-    (errors.DatasetNotFoundError, 404),
-    (errors.PointNotFoundError, 404),
-    (errors.QueryError, 400),
-    (errors.KeyReusedError, 422),
-    (errors.UsageError, 400),
-    (errors.InvalidIdError, 400),
-    (errors.FetchError, 500),
-    (errors.IngestError, 400),
-    (errors.SchemaError, 400),
-    (errors.AccessError, 403),
-    (errors.BusyError, 503),
-    (errors.QueryLimitError, 400),
-    (errors.StorageFullError, 507),
-    (errors.RefConflictError, 503),
-)
-"""The status of an error that the client can do something about; all others are the node's."""
+_STATUS: Mapping[int, tuple[type[errors.OdfchainError], ...]] = {
+    404: (errors.DatasetNotFoundError, errors.PointNotFoundError),
+    422: (errors.KeyReusedError,),
+    500: (errors.FetchError,),
+    400: (
+        errors.IngestError,
+        errors.UsageError,
+        errors.InvalidIdError,
+        errors.SchemaError,
+        errors.QueryLimitError,
+    ),
+    403: (errors.AccessError,),
+    503: (errors.BusyError, errors.RefConflictError),
+    507: (errors.StorageFullError,),
+}
+"""The errors that the client can do something about, the special ones first; all others are the node's."""
 _NEAR = 3
 _RETRY_SECONDS = 5
 _WORK_SECONDS = 20.0
@@ -183,7 +182,7 @@ def document(value: Any, status: int = 200, **headers: str) -> Response:
 
 def status_of(error: errors.OdfchainError) -> int:
     """The status of the answer; 500 for what is the node's own fault."""
-    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    return next((status for status, kinds in _STATUS.items() if isinstance(error, kinds)), 500)
 
 
 def refusal(error: Exception, node: NodeParts, number: str) -> Refused:
