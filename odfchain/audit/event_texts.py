@@ -35,9 +35,8 @@ def describe_event(event: MetadataEvent) -> list[str]:
         case ev.SetLicense():
             return [f"{event.name} ({event.spdx_id or event.short_name}) {event.website_url}"]
         case ev.SetAttachments():
-            return [
-                f"{item.path} ({human_size(len(item.content.encode()))})" for item in event.attachments.items
-            ]
+            items = event.attachments.items
+            return [f"{item.path} ({human_size(len(item.content.encode()))})" for item in items]
         case ev.SetTransform():
             inputs = [f"input {i.alias} = {i.dataset_ref}" for i in event.inputs]
             return [*inputs, f"engine {event.transform.engine}"]
@@ -55,22 +54,17 @@ def _merge(merge: Any) -> str:
 
 
 def _describe_data(event: Any) -> list[str]:
-    lines = []
-    if event.new_data is not None:
-        data = event.new_data
-        interval = data.offset_interval
-        lines.append(
-            f"records {interval.start:,} to {interval.end:,} ({interval.count:,}), {human_size(data.size)}"
-        )
-        lines.append(f"logical  {data.logical_hash}")
-        lines.append(f"physical {data.physical_hash}")
+    lines, data = list[str](), event.new_data
+    if data is not None:
+        rows, size = data.offset_interval, human_size(data.size)
+        lines.append(f"records {rows.start:,} to {rows.end:,} ({rows.count:,}), {size}")
+        lines += [f"logical  {data.logical_hash}", f"physical {data.physical_hash}"]
     if event.new_checkpoint is not None:
         lines.append(f"checkpoint {event.new_checkpoint.physical_hash}")
     if event.new_watermark is not None:
         lines.append(f"watermark {event.new_watermark}")
     state = getattr(event, "new_source_state", None)
-    merged = understood_record(event)
-    if merged is not None:
+    if (merged := understood_record(event)) is not None:
         lines.append(describe_merged(merged))
     elif state is not None:
         lines.append(f"source {state.source_name!r}: {state.kind} {state.value}")

@@ -65,13 +65,15 @@ class Node:
 
     def __init__(self, parts: NodeParts) -> None:
         self.parts = parts
+        self._running = contextlib.ExitStack()
+        self._running.callback(parts.close)
         if parts.options.write:
             parts.uploads = Uploads(parts)
+            self._running.callback(parts.uploads.close)
         self._repository = Repository(parts.files, parts.options)
         self._secret = parts.options.secret
         self._session = secrets.token_urlsafe(24)
         self.traffic = Traffic.of(parts)
-        self._running = contextlib.ExitStack()
         shown = routes(parts, PAGES) if parts.options.pages else []
         own = [*operations.routes(parts, self.traffic), *own_routes(parts)]
         self._router = Router([*own, *shown], default=missing(parts), redirect_slashes=False)
@@ -85,7 +87,7 @@ class Node:
         if options.flight is not None:
             from odfchain.node.flight import FlightServer
 
-            slots = parts.queries and parts.queries.slots
+            slots = parts.queries.slots if parts.queries is not None else None
             server = FlightServer(parts, options.host or HOST, options.flight, slots=slots)
             parts.flight = self._running.enter_context(server).address
             parts.problem(f"Flight SQL is at {parts.flight}")
@@ -93,9 +95,6 @@ class Node:
 
     def __exit__(self, *_: object) -> None:
         self._running.close()
-        if self.parts.uploads is not None:
-            self.parts.uploads.close()
-        self.parts.close()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request, or hold one conversation of the smart protocol."""

@@ -13,7 +13,6 @@ from odfchain.audit.report import kept_report
 from odfchain.node.trust import attestations_line, signature_line, verdict_line
 from odfchain.node.visit import Visit
 from odfchain.odf import events as ev
-from odfchain.odf.times import Timestamp
 from odfchain.profiles.pages import Render, within
 from odfchain.storage.locations import escape
 from odfchain.text import human_age, human_size, one_line
@@ -68,7 +67,7 @@ def head_of(visit: Visit, files: DatasetFiles) -> DatasetHead:
         return DatasetHead(
             name, str(seed.dataset_id), seed.dataset_kind.value, getattr(terms, "name", None),
             tuple(info.keywords or ()) if info else (), getattr(info, "description", None),
-            _trust(visit, files, state, forked=forked),
+            _trust(visit, files, state, int(forked)),
             _figures(visit, files, state), str(state.head), number + 1,
             shown_origin(origins[0]) if origins else None, tabs,
             f"The owner of this dataset has signed two histories of it: odfchain evidence {name}"
@@ -100,16 +99,15 @@ def shown_origin(url: str) -> str:
 
 
 def _figures(visit: Visit, files: DatasetFiles, state: DatasetState) -> tuple[tuple[str, ...], ...]:
-    known = visit.node.catalog.line(files.folder.name).line
+    known, rows = visit.node.catalog.line(files.folder.name).line, _in_force(files, state)
     found = [("records", f"{state.record_count:,}")]
-    if (rows := _in_force(files, state)) is not None:
-        found.append(("in force", f"{rows:,}"))
+    found += [] if rows is None else [("in force", f"{rows:,}")]
     if known and known.slices is not None:
         part = "" if known.slices == known.slices_here else f"{known.slices_here:,} of "
         found.append(("slices", f"{part}{known.slices:,}, {human_size(known.size or 0)}"))
     found.append(("blocks", f"{state.head_block.sequence_number + 1:,}"))
     found += [("watermark", str(state.watermark))] if state.watermark else []
-    return (*found, ("last change", _age(state.head_block.system_time)))
+    return (*found, ("last change", human_age(state.head_block.system_time.epoch_ns, time.time_ns())))
 
 
 def _in_force(files: DatasetFiles, state: DatasetState) -> int | None:
@@ -126,19 +124,15 @@ def _in_force(files: DatasetFiles, state: DatasetState) -> int | None:
     return found.rows if found is not None and found.last_offset == state.last_offset else None
 
 
-def _age(when: Timestamp) -> str:
-    return human_age(when.epoch_ns, time.time_ns())
-
-
 def _trust(
-    visit: Visit, files: DatasetFiles, state: DatasetState, *, forked: bool
+    visit: Visit, files: DatasetFiles, state: DatasetState, proofs: int
 ) -> tuple[tuple[str, ...], ...]:
     from odfchain.api.dataset import Dataset
 
     name, has_key = str(files.alias), visit.node.files.has_key(state.seed.dataset_id)
     report, at = kept_report(files, visit.node.problem), files.chain.by_number(state.head)
     lines = (
-        signature_line(name, files.head_signature(), int(forked), has_key=has_key),
+        signature_line(name, files.head_signature(), proofs, has_key=has_key),
         verdict_line(name, report, state.head_block.sequence_number, at),
         attestations_line(name, Dataset(visit.node.workspace, files).attestations()),
     )

@@ -6,7 +6,6 @@ engine or much time is `heavy`: other sites cannot have it asked by a browser.
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
@@ -80,7 +79,7 @@ def routes(node: NodeParts, pages: Iterable[Page]) -> list[BaseRoute]:
         found += [
             Route(path, answer(node, page, form, instead), methods=methods) for form, path in forms.items()
         ]
-    return [*found, Route(DATASET, _with_slash(node), methods=["GET", "HEAD"])]
+    return [*found, Route(DATASET, answer(node, Page(DATASET, "", _with_slash)))]
 
 
 def answer(node: NodeParts, page: Page, ending: str | None = None, overview: Page | None = None) -> Any:
@@ -178,17 +177,9 @@ def error_page(node: NodeParts, request: Request, found: Refused) -> Response:
     return made
 
 
-def _with_slash(node: NodeParts) -> Any:
-    async def answer(request: Request) -> Response:
-        try:
-            visit = visit_of(node, request)
-            alias = await asyncio.to_thread(lambda: visit.files.alias)
-        except Exception as error:  # noqa: BLE001 - every end is an answer
-            return error_page(node, request, refusal(error, node, request.state.number))
-        query = f"?{request.url.query}" if request.url.query else ""
-        return RedirectResponse(f"{visit.root}{alias}/{query}", 308)
-
-    return answer
+def _with_slash(visit: Visit) -> Response:
+    query = f"?{visit.request.url.query}".rstrip("?")
+    return RedirectResponse(f"{visit.root}{visit.files.alias}/{query}", 308)
 
 
 def missing(node: NodeParts) -> Any:
@@ -196,14 +187,13 @@ def missing(node: NodeParts) -> Any:
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
-        found: Exception = not_found()
+        found = not_found()
         try:
             visit_of(node, request)
         except Refused as error:
             found = error
-        refused = refusal(found, node, request.state.number)
         for_people = "text/html" in request.headers.get("accept", "")
-        answer = error_page(node, request, refused) if for_people else refused_document(refused)
+        answer = error_page(node, request, found) if for_people else refused_document(found)
         await answer(scope, receive, send)
 
     return application

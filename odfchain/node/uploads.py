@@ -179,11 +179,9 @@ class Uploads:
         runs = [together]
         while runs:
             run = runs.pop(0)
-            files, keys = (
-                [str(each.path) for each in run],
-                [each.key and (each.key, each.sha256) for each in run],
-            )
-            asked = {"dataset": name, "files": files, "keys": keys, "options": run[0].options}
+            files, options = [str(each.path) for each in run], run[0].options
+            keys = [each.key and (each.key, each.sha256) for each in run]
+            asked = {"dataset": name, "files": files, "keys": keys, "options": options}
             outcome = await asyncio.to_thread(recorder.run, asked)
             if "status" in outcome and len(run) > 1:
                 runs = [[each] for each in run]  # one of them is wrong, and none is recorded
@@ -222,9 +220,8 @@ def _admitted(visit: Visit, source: str | None, path: Path, head: asyncio.Future
 
 
 def _too_large() -> Refused:
-    return Refused(
-        413, f"a body has at most {UPLOADS.body_bytes:,} bytes", hint="send it in several requests"
-    )
+    text = f"a body has at most {UPLOADS.body_bytes:,} bytes"
+    return Refused(413, text, hint="send it in several requests")
 
 
 async def _receive(upload: _Upload) -> None:

@@ -40,21 +40,14 @@ _STATUS: Mapping[int, tuple[type[errors.OdfchainError], ...]] = {
     404: (errors.DatasetNotFoundError, errors.PointNotFoundError),
     422: (errors.KeyReusedError,),
     500: (errors.FetchError,),
-    400: (
-        errors.IngestError,
-        errors.UsageError,
-        errors.InvalidIdError,
-        errors.SchemaError,
-        errors.QueryLimitError,
-    ),
+    400: (errors.IngestError, errors.UsageError, errors.InvalidIdError, errors.SchemaError,
+          errors.QueryLimitError),
     403: (errors.AccessError,),
     503: (errors.BusyError, errors.RefConflictError),
     507: (errors.StorageFullError,),
-}
+}  # fmt: skip
 """The errors that the client can do something about, the special ones first; all others are the node's."""
-_NEAR = 3
-_RETRY_SECONDS = 5
-_WORK_SECONDS = 20.0
+_NEAR, _RETRY_SECONDS, _WORK_SECONDS = 3, 5, 20.0
 _WORKING = futures.ThreadPoolExecutor(2, thread_name_prefix="odfchain-working")
 
 
@@ -114,10 +107,8 @@ class Visit:
         return DatasetFiles.open(found.folder)
 
     def _near(self, text: str) -> str | None:
-        known = {str(each.alias): each for each in self.node.published.datasets()}
-        near = difflib.get_close_matches(
-            text, [n for n, each in known.items() if self.reader.sees(each.alias)], _NEAR
-        )
+        known = [str(e.alias) for e in self.node.published.datasets() if self.reader.sees(e.alias)]
+        near = difflib.get_close_matches(text, known, _NEAR)
         return f"near names: {', '.join(near)}" if near else None
 
     @property
@@ -132,11 +123,13 @@ class Visit:
         from odfchain.workspace.points import OnBranch, parse_point
 
         dataset, text = self.dataset, self.asked(name)
+        if text is None:
+            return dataset
         try:
-            point = None if text is None else parse_point(text)
+            point = parse_point(text)
             if isinstance(point, OnBranch) and not self.node.shows_branch(point.branch):
                 raise not_found(f"{dataset.alias} has no branch {one_line(point.branch, 80)!r}")
-            return dataset if point is None or text is None else dataset.at(text)
+            return dataset.at(text)
         except errors.OdfchainError as error:
             raise not_found(self.node.public(str(error)), hint=error.hint) from None
 
@@ -160,12 +153,8 @@ class Visit:
         # looked up anew: it may have been revoked since the request began
         token = self.node.reader.shown(self.request.headers.get("authorization"))
         if token is None:
-            raise Refused(
-                401,
-                "this needs a token",
-                hint="the operator makes one: odfchain token create",
-                www_authenticate="Bearer",
-            )
+            hint = "the operator makes one: odfchain token create"
+            raise Refused(401, "this needs a token", hint=hint, www_authenticate="Bearer")
         if not token.may(right, dataset.alias):
             raise Refused(403, f"the token does not allow {right.value}:{dataset.alias}")
 

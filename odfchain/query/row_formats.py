@@ -168,12 +168,8 @@ def _structs(column: pa.Array) -> list[Any]:
     kind = column.type
     names = [kind.field(i).name for i in range(kind.num_fields)]
     parts = [python_values(part, nan=False) for part in column.flatten()]
-    rows = zip(*parts, strict=True) if parts else [()] * len(column)
-    present = column.is_valid().to_pylist()
-    return [
-        dict(zip(names, row, strict=True)) if there else None
-        for there, row in zip(present, rows, strict=True)
-    ]
+    rows = zip(column.is_valid().to_pylist(), _rows(parts, len(column)), strict=True)
+    return [dict(zip(names, row, strict=True)) if there else None for there, row in rows]
 
 
 def _lists(column: pa.Array) -> list[Any]:
