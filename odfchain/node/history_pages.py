@@ -240,10 +240,10 @@ def compare(visit: Visit) -> Compared:
         diff = in_time(visit, lambda: dataset.diff(str(first.head), str(second.head)), found.command)
     except Refused as error:
         return replace(found, problem=error.message)
-    total = diff.changes.num_rows
     counts = {change.value: number for change, number in diff.counts.items() if number}
-    rows = tuple(islice(_rows(diff), CHANGES))
-    return replace(found, key=diff.key, counts=counts, rows=rows, rows_left=total - len(rows))
+    rows = tuple(_rows(diff))
+    left = diff.changes.num_rows - len(rows)
+    return replace(found, key=diff.key, counts=counts, rows=rows, rows_left=left)
 
 
 def _rows(diff: Diff) -> Iterator[ChangedRow]:

@@ -90,7 +90,7 @@ def document_of(
         paths.setdefault(_plain(each.path), {})[each.method.lower()] = _operation(each)
     for page in pages:
         for ending in (None, "json", *page.formats):
-            path = _plain(page.path if ending is None else page.address(ending))
+            path = _plain(page.address(ending))
             for method in page.methods:
                 if method != "HEAD":
                     paths.setdefault(path, {})[method.lower()] = _page(page, path, ending or "html")

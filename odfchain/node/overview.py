@@ -25,23 +25,6 @@ _README = re.compile(r"(?i)readme(\.\w{1,9})?")
 
 
 @dataclass(frozen=True, slots=True)
-class Attachment:
-    """A file that the dataset carries."""
-
-    path: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class MissingSlice:
-    """A slice that a partial copy lacks: its block, its first and its last record."""
-
-    block: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
 class Overview:
     """The facts of a dataset's first page."""
 
@@ -49,10 +32,11 @@ class Overview:
     readme: Readme | None = None
     readme_path: str | None = None
     license_url: str | None = None
-    attachments: tuple[Attachment, ...] = ()
+    attachments: tuple[tuple[str, int], ...] = ()
+    """Of each its path, and its size [bytes]."""
     is_empty: bool = False
-    missing: tuple[MissingSlice, ...] = ()
-    """Of a partial copy, the newest that are not here."""
+    missing: tuple[tuple[int, int, int], ...] = ()
+    """Of a partial copy, the newest slices that are not here: block, first and last record."""
     lost: int = 0
     """Slices that should be here [count]."""
     command: str | None = None
@@ -65,19 +49,15 @@ def overview(visit: Visit) -> Overview:
     if head.head is None:
         return Overview(head, command=f"odfchain fsck {head.name}")
     state = DatasetState.read(files.chain)
-    terms, items = files.chain.nearest_event(ev.SetLicense), state.attachments
+    terms, items, partial = files.chain.nearest_event(ev.SetLicense), state.attachments, is_partial(files)
     readme = min((i for i in items if _README.fullmatch(i.path)), key=lambda i: i.path, default=None)
     return Overview(
-        head,
-        shown(readme.content) if readme else None,
-        readme.path if readme else None,
+        head, shown(readme.content) if readme else None, readme.path if readme else None,
         getattr(terms, "website_url", None),
-        tuple(Attachment(i.path, len(i.content.encode())) for i in items),
-        state.last_offset is None,
-        tuple(islice(_missing(files, state), _SHOWN)) if (partial := is_partial(files)) else (),
-        0 if partial else _lost(visit, files),
-        f"odfchain status {head.name}",
-    )
+        tuple((i.path, len(i.content.encode())) for i in items), state.last_offset is None,
+        tuple(islice(_missing(files, state), _SHOWN)) if partial else (),
+        0 if partial else _lost(visit, files), f"odfchain status {head.name}",
+    )  # fmt: skip
 
 
 def _lost(visit: Visit, files: DatasetFiles) -> int:
@@ -85,11 +65,11 @@ def _lost(visit: Visit, files: DatasetFiles) -> int:
     return (line.slices or 0) - (line.slices_here or 0) if line else 0
 
 
-def _missing(files: DatasetFiles, state: DatasetState) -> Iterator[MissingSlice]:
+def _missing(files: DatasetFiles, state: DatasetState) -> Iterator[tuple[int, int, int]]:
     for ref in islice(state.slices_newest_first(), _LOOKED_AT):
         if not files.data.contains(ref.slice.physical_hash):
             rows = ref.slice.offset_interval
-            yield MissingSlice(ref.sequence_number, rows.start, rows.end)
+            yield ref.sequence_number, rows.start, rows.end
 
 
 def attachment(visit: Visit) -> Response:

@@ -30,6 +30,7 @@ from odfchain.node.visit import (
     refused_document,
     visit_of,
 )
+from odfchain.profiles.pages import site_page
 
 Writer = Callable[[Visit, Any], Response]
 DATASET = "/{ds:dataset}"
@@ -58,27 +59,23 @@ class Page:
     form_bytes: int = 256 << 10
     """What is read of a form."""
 
-    def address(self, ending: str) -> str:
-        """The address of another form: `index` where the page's own ends in a slash."""
+    def address(self, ending: str | None) -> str:
+        """The address of a form, None for the page itself: `index` where the page's own ends in a slash."""
+        if ending is None:
+            return self.path
         return f"{self.path}-/index.{ending}" if self.path.endswith("/") else f"{self.path}.{ending}"
 
 
 def routes(node: NodeParts, pages: Iterable[Page]) -> list[BaseRoute]:
     """The routes of these pages and of their other forms."""
-    found: list[BaseRoute] = []
-    pages = list(pages)
+    found, pages = list[BaseRoute](), [p for p in pages if node.queries is not None or not p.needs_sql]
     overview = next((page for page in pages if page.path == f"{DATASET}/"), None)
     for page in pages:
         instead = overview if page.path.startswith(DATASET) else None
-        if page.needs_sql and node.queries is None:
-            continue
         # the page itself last: a name at the end of its path would take the endings for its own
-        forms: dict[str | None, str] = {e: page.address(e) for e in ("json", *page.formats)}
-        forms[None] = page.path
-        methods = list(page.methods)
-        found += [
-            Route(path, answer(node, page, form, instead), methods=methods) for form, path in forms.items()
-        ]
+        for form in ("json", *page.formats, None):
+            answering = answer(node, page, form, instead)
+            found.append(Route(page.address(form), answering, methods=list(page.methods)))
     return [*found, Route(DATASET, answer(node, Page(DATASET, "", _with_slash)))]
 
 
@@ -164,8 +161,6 @@ def _written(visit: Visit, page: Page, ending: str | None, overview: Page | None
 
 def html(node: NodeParts, root: str, template: str, *, status: int = 200, **values: Any) -> Response:
     """A page of the node."""
-    from odfchain.profiles.pages import site_page
-
     return HTMLResponse(site_page(template, root=root, site=node.about, **values), status)
 
 

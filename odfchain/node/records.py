@@ -74,7 +74,6 @@ class Records:
     older: int | None = None
     problem: str | None = None
     hint: str | None = None
-    sql: bool = False
     command: str = ""
 
 
@@ -92,7 +91,7 @@ def records(visit: Visit) -> Records:
     found = Records(
         head_of(visit, visit.files), shown, at, state.head_block.sequence_number,
         state.record_count if shown == "records" else None, skip=skip,
-        newer=max(0, skip - ROWS) if skip else None, sql=visit.node.queries is not None,
+        newer=max(0, skip - ROWS) if skip else None,
         command=f"odfchain {verb} {name} -n {ROWS}{more}",
     )  # fmt: skip
     try:
@@ -204,22 +203,14 @@ def _recorded(visit: Visit, state: DatasetState) -> Iterator[Rows]:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceLine:
-    """A line of where a record is from, and how deep it is below the record."""
-
-    depth: int
-    text: str
-    faulty: bool
-
-
-@dataclass(frozen=True, slots=True)
 class RecordPage:
     """A record with its whole values, and its sources."""
 
     dataset: DatasetHead
     offset: int
     newest: int
-    origin: tuple[SourceLine, ...]
+    origin: tuple[tuple[int, str, bool], ...]
+    """Lines of where it is from: how deep each is below the record, its text, and if something is faulty."""
     operation: str = ""
     words: str = ""
     columns: tuple[Column, ...] = ()
@@ -238,11 +229,11 @@ def record(visit: Visit) -> RecordPage:
     if not (text.isascii() and text.isdecimal() and len(text) < 19 and int(text) < state.record_count):
         hint = f"it has {state.record_count:,} records"
         raise not_found(f"{files.alias} has no record {one_line(text, 40)}", hint=hint)
-    offset, lines, head = int(text), list[SourceLine](), head_of(visit, files)
+    offset, lines, head = int(text), list[tuple[int, str, bool]](), head_of(visit, files)
 
     def walk(tree: TextTree, depth: int) -> None:
         if len(lines) < ROWS * 10:
-            lines.append(SourceLine(depth, visit.node.public(cut(tree.text, 1_000)), tree.style == "red"))
+            lines.append((depth, visit.node.public(cut(tree.text, 1_000)), tree.style == "red"))
         for below in tree.below:
             walk(below, depth + 1)
 

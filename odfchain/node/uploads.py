@@ -256,17 +256,14 @@ async def _ingest(visit: Visit, values: dict[str, Any]) -> Response:
 
 
 INGEST = Operation(
-    method="POST",
-    path=f"{DATASET}/ingest",
+    method="POST", path=f"{DATASET}/ingest", endpoint=_ingest,
     summary="Send rows, and wait until they are committed",
-    endpoint=_ingest,
     parameters=(Parameter("sourceName", "the push source, where there are several"),),
-    takes=tuple(MEDIA_TYPES),
+    takes=tuple(MEDIA_TYPES), body_bytes=UPLOADS.body_bytes,
     fields=(
         Parameter("Idempotency-Key", "a text of the client's choice, with which it may send the same again"),
         Parameter("odf-event-time", "the event time of rows that have none"),
     ),
-    body_bytes=UPLOADS.body_bytes,
     responses={200: "the rows are recorded; `odf-head` is the block that has them"}
     | {n: HTTPStatus(n).phrase for n in (400, 401, 403, 404, 408, 413, 415, 422, 429, 503, 507)},
-)
+)  # fmt: skip

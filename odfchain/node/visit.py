@@ -162,11 +162,10 @@ class Visit:
 # --- answers -------------------------------------------------------------------------------------------
 
 
-def document(value: Any, status: int = 200, **headers: str) -> Response:
+def document(value: Any, status: int = 200) -> Response:
     """A value, or the tree of a dataclass, as JSON."""
     text = json.dumps(to_tree(value), ensure_ascii=False, allow_nan=False, default=str)
-    named = {name.replace("_", "-"): content for name, content in headers.items()}
-    return Response(text, status, named, "application/json")
+    return Response(text, status, media_type="application/json")
 
 
 def status_of(error: errors.OdfchainError) -> int:
@@ -269,15 +268,10 @@ async def body_of(request: Request, most: int) -> bytes:
 async def form_of(request: Request, most: int) -> dict[str, str]:
     """The fields of a form; a file is a text, too."""
     from starlette.exceptions import HTTPException
-    from starlette.requests import Request as Replayed
 
-    body = await body_of(request, most)
-
-    async def replay() -> dict[str, Any]:
-        return {"type": "http.request", "body": body}
-
+    request._body = await body_of(request, most)  # noqa: SLF001 - as `request.body()` leaves it
     try:
-        form = await Replayed(request.scope, replay).form(max_files=2, max_fields=20, max_part_size=most)
+        form = await request.form(max_files=2, max_fields=20, max_part_size=most)
     except HTTPException as error:
         raise Refused(400, one_line(str(error.detail))) from None
     found: dict[str, str] = {}
