@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from odfchain import errors
 from odfchain.node.downloads import TYPES, Streamed, asked_rows
+from odfchain.node.overview import download
 from odfchain.node.pages import Page
 from odfchain.node.queries import Queries
 from odfchain.node.visit import Refused, Visit, is_foreign, refusal
@@ -144,11 +145,8 @@ def sign(visit: Visit) -> Response:
     found = _queries(visit).kept(visit.reader, visit.asked("asked") or "", visit.asked("rows") or "")
     if found is None:
         raise Refused(410, "this answer is not kept any more", hint="run the query again, and sign that")
-    return Response(
-        found.signed(node_key(visit.node.files)).to_json() + "\n",
-        headers={"content-disposition": 'attachment; filename="answer.json"'},
-        media_type="application/json",
-    )
+    text = found.signed(node_key(visit.node.files)).to_json() + "\n"
+    return Response(text, headers=download("answer.json"), media_type="application/json")
 
 
 # --- signed answers ------------------------------------------------------------------------------------

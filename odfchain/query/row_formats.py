@@ -108,22 +108,21 @@ def _write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], stream:
     except pa.ArrowException as error:
         message = f"Parquet cannot hold the result: {first_line(error)}"
         raise QueryError(message, hint="cast the column to another type") from None
-    waiting: list[pa.RecordBatch] = []
     with writer:
+        for group in _row_groups(batches):
+            writer.write_table(pa.Table.from_batches(group, schema))
 
-        def write() -> None:
-            if waiting:
-                writer.write_table(pa.Table.from_batches(waiting, schema))
-            waiting.clear()
 
-        rows = size = 0
-        for batch in batches:
-            waiting.append(batch)
-            rows, size = rows + batch.num_rows, size + batch.nbytes
-            if rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES:
-                write()
-                rows = size = 0
-        write()
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    waiting, rows, size = list[Any](), 0, 0
+    for batch in batches:
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES:
+            yield waiting
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield waiting
 
 
 # Values of Arrow columns for printing: exact, of any type. Arrow's own conversion fails for nanoseconds and
