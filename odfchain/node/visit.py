@@ -267,13 +267,13 @@ async def body_of(request: Request, most: int) -> bytes:
 
 async def form_of(request: Request, most: int) -> dict[str, str]:
     """The fields of a form; a file is a text, too."""
-    from starlette.exceptions import HTTPException
+    from starlette.formparsers import MultiPartException
 
     request._body = await body_of(request, most)  # noqa: SLF001 - as `request.body()` leaves it
     try:
         form = await request.form(max_files=2, max_fields=20, max_part_size=most)
-    except HTTPException as error:
-        raise Refused(400, one_line(str(error.detail))) from None
+    except MultiPartException as error:
+        raise Refused(400, one_line(error.message)) from None
     found: dict[str, str] = {}
     for name, value in form.multi_items():
         found[name] = value if isinstance(value, str) else (await value.read()).decode("utf-8", "replace")

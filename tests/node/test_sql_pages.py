@@ -194,6 +194,11 @@ def test_case_32_a_download_ends_with_its_client(node: ServedNode) -> None:
     assert time.monotonic() - began < 20
 
 
+def test_a_form_that_is_cut_off_is_refused(node: ServedNode) -> None:
+    headers = OWN | {"Content_Type": "multipart/form-data"}  # it names no boundary
+    assert node.ask("/-/proof", "POST", b"--x", **headers).status == 400
+
+
 def test_case_33_there_is_no_box_without_sql(workspace: odf.Workspace) -> None:
     wanted = case(33)
     with served(workspace) as node:
