@@ -25,6 +25,14 @@ _README = re.compile(r"(?i)readme(\.\w{1,9})?")
 
 
 @dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file that the dataset carries."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """The facts of a dataset's first page."""
 
@@ -32,8 +40,7 @@ class Overview:
     readme: Readme | None = None
     readme_path: str | None = None
     license_url: str | None = None
-    attachments: tuple[tuple[str, int], ...] = ()
-    """Of each its path, and its size [bytes]."""
+    attachments: tuple[Attachment, ...] = ()
     is_empty: bool = False
     missing: tuple[tuple[int, int, int], ...] = ()
     """Of a partial copy, the newest slices that are not here: block, first and last record."""
@@ -54,7 +61,7 @@ def overview(visit: Visit) -> Overview:
     return Overview(
         head, shown(readme.content) if readme else None, readme.path if readme else None,
         getattr(terms, "website_url", None),
-        tuple((i.path, len(i.content.encode())) for i in items), state.last_offset is None,
+        tuple(Attachment(i.path, len(i.content.encode())) for i in items), state.last_offset is None,
         tuple(islice(_missing(files, state), _SHOWN)) if partial else (),
         0 if partial else _lost(visit, files), f"odfchain status {head.name}",
     )  # fmt: skip

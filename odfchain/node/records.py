@@ -203,14 +203,22 @@ def _recorded(visit: Visit, state: DatasetState) -> Iterator[Rows]:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of where a record is from, and how deep it is below the record."""
+
+    depth: int
+    text: str
+    faulty: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RecordPage:
     """A record with its whole values, and its sources."""
 
     dataset: DatasetHead
     offset: int
     newest: int
-    origin: tuple[tuple[int, str, bool], ...]
-    """Lines of where it is from: how deep each is below the record, its text, and if something is faulty."""
+    origin: tuple[SourceLine, ...]
     operation: str = ""
     words: str = ""
     columns: tuple[Column, ...] = ()
@@ -229,11 +237,11 @@ def record(visit: Visit) -> RecordPage:
     if not (text.isascii() and text.isdecimal() and len(text) < 19 and int(text) < state.record_count):
         hint = f"it has {state.record_count:,} records"
         raise not_found(f"{files.alias} has no record {one_line(text, 40)}", hint=hint)
-    offset, lines, head = int(text), list[tuple[int, str, bool]](), head_of(visit, files)
+    offset, lines, head = int(text), list[SourceLine](), head_of(visit, files)
 
     def walk(tree: TextTree, depth: int) -> None:
         if len(lines) < ROWS * 10:
-            lines.append((depth, visit.node.public(cut(tree.text, 1_000)), tree.style == "red"))
+            lines.append(SourceLine(depth, visit.node.public(cut(tree.text, 1_000)), tree.style == "red"))
         for below in tree.below:
             walk(below, depth + 1)
 
