@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -189,14 +189,15 @@ def _recorded(visit: Visit, state: DatasetState) -> Iterator[Rows]:
 
     schema, files = columns_of(state, None), visit.files
 
-    def batches() -> Iterator[pa.RecordBatch]:
+    def batches() -> Generator[pa.RecordBatch, None, None]:
         for ref in state.slices():
             with open_parquet(verified_slice(files, ref)) as file:
                 names = set(file.schema_arrow.names)
                 for batch in file.batches([name for name in schema.names if name in names]):
                     yield fitted(batch, schema)
 
-    yield schema, batches()
+    with closing(batches()) as rows:  # its file is closed when the client leaves
+        yield schema, rows
 
 
 # --- one record ----------------------------------------------------------------------------------------
