@@ -89,11 +89,13 @@ def document_of(
     for each in operations:
         paths.setdefault(_plain(each.path), {})[each.method.lower()] = _operation(each)
     for page in pages:
-        for ending in (None, "json", *page.formats):
+        # one without a template is a download, in that form alone
+        for ending in (None, "json", *page.formats) if page.template or page.made_by else (None,):
             path = _plain(page.address(ending))
             for method in page.methods:
                 if method != "HEAD":
-                    paths.setdefault(path, {})[method.lower()] = _page(page, path, ending or "html")
+                    form = ending or ("html" if page.template or page.made_by else path.rpartition(".")[2])
+                    paths.setdefault(path, {})[method.lower()] = _page(page, path, form)
     return {
         "openapi": "3.1.0",
         "info": {"title": "odfchain node", "version": str(about["version"])},
@@ -162,7 +164,9 @@ def _field(parameter: Parameter) -> dict[str, Any]:
 
 def _page(page: Page, path: str, ending: str) -> dict[str, Any]:
     media = {"html": "text/html"}.get(ending) or _MEDIA.get(ending, "application/octet-stream")
-    found = _described(path, page.template, {200: "the page", 400: "wrong", 404: "it is not here"}, (media,))
+    found = _described(
+        path, page.template or "all rows", {200: "the page", 400: "wrong", 404: "it is not here"}, (media,)
+    )
     if ending == "json":
         facts = get_type_hints(page.view).get("return", Any)
         found["responses"]["200"]["content"][media] = {"schema": schema_of(facts)}

@@ -34,13 +34,13 @@ _TOPICS = (
     branch_pages, description_pages, operator_pages,
 )  # fmt: skip
 _PAGES: tuple[Page, ...] = tuple(page for topic in _TOPICS for page in topic.PAGES)
-PAGES = (*_PAGES, openapi.page_of(OPERATIONS, _PAGES))
+PAGES = (*_PAGES, openapi.page_of(OPERATIONS, (*_PAGES, *records.FILES)))
 
 
 def own_routes(node: NodeParts) -> list[BaseRoute]:
     """The routes that are no pages, those that are asked first."""
     downloads = [Route(each.path, answer(node, each)) for each in (overview.ATTACHMENTS, *records.FILES)]
-    described = openapi.routes(node, OPERATIONS, PAGES if node.options.pages else ())
+    described = openapi.routes(node, OPERATIONS, (*records.FILES, *(PAGES if node.options.pages else ())))
     name, style = stylesheet()
     looks = [_file(name, style, "text/css", 31_536_000), _file("icon.svg", icon(), "image/svg+xml", 86_400)]
     return [*looks, *described, *rest.routes(node, OPERATIONS), *downloads]
