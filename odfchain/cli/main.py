@@ -208,7 +208,7 @@ def _report_misuse(error: click.ClickException) -> None:
         names = {name for param in files for name in param.opts}
         file = next((name for name in ("--output", "--to") if name in names), ">")
         hint = f"-o is a format, and a file is {file} FILE; {hint}"
-    if path == "odfchain sql" and "is not '-'" in text:
+    if path == "odfchain sql" and "is not one of '-', 'server'" in text:
         hint = "a query is given with -c: `odfchain sql -c 'select 1'`"
     report_error(UsageError(message, hint=hint))
 

@@ -137,7 +137,8 @@ def _build_type(
         return name, _table(builder, name, **fields), builder.offset_vector([])
 
     def children_first(name: str, **fields: int | bool | None) -> tuple[str, int, int]:
-        return name, _table(builder, name, **fields), builder.offset_vector([])
+        children = builder.offset_vector([])  # before the table: what is recorded depends on the order
+        return name, _table(builder, name, **fields), children
 
     def nested(name: str, members: list[ds.DataField], **fields: int | bool | None) -> tuple[str, int, int]:
         built = [_build_field(builder, member) for member in members]

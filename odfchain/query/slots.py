@@ -89,6 +89,8 @@ class Slots:
             return self._worker.process(pins)  # which sees less
         spare, self._spare = self._spare, None
         self._starter.submit(self._load)
-        if spare is None or not spare.is_running:
-            return self._worker.process(pins)
-        return spare
+        if spare is not None and spare.is_running:
+            return spare
+        if spare is not None:
+            spare.close()
+        return self._worker.process(pins)

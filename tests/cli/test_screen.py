@@ -272,7 +272,7 @@ def test_what_would_act_is_seen(screens: dict[str, str], name: str) -> None:
 
 def test_all_commands_are_walked() -> None:
     walked = {args[0] for args in WALKED.values()}
-    shows_nothing_of_a_dataset = {"init", "help", "engine", "completions", "version"}
+    shows_nothing_of_a_dataset = {"init", "help", "engine", "completions", "version", "ui"}
     assert set(COMMANDS) - walked == shows_nothing_of_a_dataset
 
 

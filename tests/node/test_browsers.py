@@ -107,6 +107,7 @@ def test_case_15_a_page_that_frames_the_node_shows_nothing_of_it(person: Visitor
     assert "frame-ancestors" in " ".join(person.noise), case(15)["expected"]
 
 
+@pytest.mark.soak
 def test_case_34_nothing_is_in_the_way(person: Visitor, troubled: Path) -> None:
     asked, pages = case(34), addresses(troubled, case(12)["datasets"][0])
     found = heard(person, pages, asked["colours"][:1], asked["widths"][1:])
@@ -131,6 +132,7 @@ def test_case_36_without_javascript(chromium: Browser, site: str) -> None:
         person.walk(case(56)["steps"])
 
 
+@pytest.mark.soak
 def test_case_39_trouble_on_a_narrow_screen(
     chromium: Browser, site: str, troubled: Path, tmp_path: Path
 ) -> None:

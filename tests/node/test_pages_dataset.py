@@ -215,7 +215,8 @@ def test_a_block_as_words_yaml_and_bytes(site: RunningNode) -> None:
     assert line["hash"] in site.ask(f"{base}.yaml").text
     assert site.ask(f"{base}.raw").body == site.ask(f"/cities/blocks/{line['hash']}").body
     assert "records 7 to 7" in shown(site.ask(base).text)
-    assert [site.ask(f"/cities/-/block/{x}").status for x in ("nix", line["hash"][:-1] + "0")] == [404, 404]
+    other = line["hash"][:-1] + ("0" if line["hash"][-1] != "0" else "1")
+    assert [site.ask(f"/cities/-/block/{x}").status for x in ("nix", other)] == [404, 404]
     log = site.ask("/cities/-/history.csv").text.splitlines()
     assert (len(log), log[0].split(",")[:3]) == (11, ["number", "hash", "time"])
 
@@ -270,6 +271,8 @@ def test_case_25_a_long_history_costs_no_more(tmp_path: Path, blocks: int) -> No
             document(node, "long/-/history?from=49")
     print(best)
     assert reads["blocks"] < 200
+    if blocks < case(25)["timed"]:  # seconds are for the soak: other tests run beside this one
+        return
     for query in ("", "?from=49"):
         assert best["long", query] < case(25)["times"] * best["short", query]
 
