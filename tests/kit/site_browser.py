@@ -19,9 +19,12 @@ from tests.kit.support import ROOT
 
 NOWHERE = "127.0.0.1:9"
 """A proxy that is not there: the way to all hosts but 127.0.0.1."""
+REBOUND = "evil.test"
+"""A name of somebody else's that leads to this machine."""
 CHROMIUM = (
     "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update",
-    "--disable-dev-shm-usage", f"--proxy-server=http://{NOWHERE}", "--proxy-bypass-list=<-loopback>;127.0.0.1",
+    "--disable-dev-shm-usage", f"--proxy-server=http://{NOWHERE}",
+    f"--proxy-bypass-list=<-loopback>;127.0.0.1;{REBOUND}", f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1",
 )  # fmt: skip
 FIREFOX = {
     "network.proxy.type": 1, "network.proxy.http": "127.0.0.1", "network.proxy.http_port": 9,

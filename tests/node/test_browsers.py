@@ -107,6 +107,17 @@ def test_case_15_a_page_that_frames_the_node_shows_nothing_of_it(person: Visitor
     assert "frame-ancestors" in " ".join(person.noise), case(15)["expected"]
 
 
+def test_case_13_a_page_of_a_name_that_leads_here_reads_nothing(chromium: Browser, site: str) -> None:
+    wanted = case(13)
+    elsewhere = site.replace("127.0.0.1", wanted["host"])
+    asked = """async target => { const r = await fetch(target); return [r.status, await r.text()]; }"""
+    with visitor(chromium, elsewhere, bypass_csp=True) as person:
+        person.go("", wanted["status"])
+        for target in wanted["targets"]:
+            status, text = person.page.evaluate(asked, target)
+            assert (f"{status}", wanted["never"] in text) == (wanted["expected"], False), target
+
+
 @pytest.mark.soak
 def test_case_34_nothing_is_in_the_way(person: Visitor, troubled: Path) -> None:
     asked, pages = case(34), addresses(troubled, case(12)["datasets"][0])

@@ -22,12 +22,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import odfchain as odf
 from odfchain.api.workspace import Workspace
+from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.nginx import nginx
 from tests.kit.node_cases import case
 from tests.kit.queried_workspace import add_numbers
 from tests.kit.running_node import RunningNode, running_node
-from tests.kit.served_workspace import make_dataset
+from tests.kit.served_workspace import make_dataset, raw
 from tests.kit.stand_ins import write_certificate
 from tests.kit.support import ROOT, code_of
 
@@ -55,6 +56,42 @@ def test_only_the_names_of_the_node_are_answered(folder: Path) -> None:
         assert [status for _, status in requests(node, 42)] == [
             each["status"] for each, _ in requests(node, 42)
         ]
+
+
+def test_case_13_a_name_that_leads_here_is_not_one_of_the_node(troubled: Path) -> None:
+    wanted = case(13)
+    with running_node(troubled, sql=True) as node:
+        for target in wanted["targets"]:
+            port = urlsplit(node.url).port
+            for host in (wanted["host"], f"{wanted['host']}:{port}"):
+                reply = node.ask(target, Host=host, Origin=f"http://{host}", Sec_Fetch_Site="same-origin")
+                assert f"{reply.status}" == wanted["expected"] == f"{wanted['status']}", target
+                assert wanted["says"] in reply.text
+                assert wanted["never"] not in reply.text
+        assert wanted["never"] in node.ask("/cities/").text
+
+
+@pytest.mark.parametrize("said", case(7)["requests"], ids=str)
+def test_case_7_files_are_as_they_were_before_there_were_pages(tmp_path: Path, said: dict[str, Any]) -> None:
+    wanted = case(7)
+    folder = make_dataset(WorkspaceFiles.init(tmp_path), wanted["dataset"], 100, 200).folder
+    lines = [f"{name}: {text}" for name, text in said["headers"].items()]
+    with running_node(tmp_path, sql=True) as node, RepositoryServer(WorkspaceFiles.find(tmp_path)) as before:
+        for kind, headers in wanted["files"].items():
+            for path in (folder / kind).iterdir():
+                target = f"/{wanted['dataset']}/{path.relative_to(folder)}"
+                asked = [f"{said['method']} {target} HTTP/1.1", "Host: localhost", "Connection: close"]
+                request = "\r\n".join([*asked, *lines, "", ""]).encode()
+                found, other = (
+                    re.sub(rb"\r\ndate: [^\r]+", b"", raw(u, request)) for u in (node.url, before.url)
+                )
+                assert found == other, target
+                head, _, body = found.partition(b"\r\n\r\n")
+                assert body == (path.read_bytes() if said["method"] == "GET" else b"")
+                first, *fields = head.decode().split("\r\n")
+                assert f" {said['status']} " in first
+                assert {f"{name}: {text}" for name, text in headers.items()} <= set(fields)
+                assert not any(field.startswith(name) for field in fields for name in wanted["never"])
 
 
 @pytest.mark.parametrize("start", case(42)["starts"], ids=lambda start: start["options"][1])
