@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Response, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, Response
 
 from tests.kit.support import ROOT
 
@@ -68,11 +68,11 @@ _FOCUS = """async () => {
 
 
 @contextmanager
-def browser(name: str = "chromium") -> Iterator[Browser]:
+def browser(playwright: Playwright, name: str) -> Iterator[Browser]:
     """Debian's browser of this name, which must be installed."""
     program = shutil.which("firefox-esr" if name == "firefox" else name)
     assert program, f"{name} is not installed (Debian: apt-get install {name}, or firefox-esr)"
-    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         if name == "firefox":
             wrapper = Path(folder) / "firefox"
             wrapper.write_text(WRAPPER.format(root=ROOT, python=sys.executable, program=program))

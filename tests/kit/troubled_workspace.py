@@ -67,6 +67,7 @@ def _usual(here: odf.Workspace, auditor: Path) -> None:
         small_branches.add(branched.create_branch(name), name)
     small_branches.merged(branched, branched.branch("fix"))
     lock_dataset(here)
+    here["readings"].at(2).profile()  # beside that of its newest block
     create_key_file(auditor)
     for name in ("cities", "readings"):
         dataset = here[name]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Playwright, sync_playwright
 
 import odfchain as odf
+from odfchain.api.settings import DatasetConfiguration
 from odfchain.node.site import PAGES
 from tests.kit.node_process import Node
+from tests.kit.running_node import running_node
 from tests.kit.servers import Reply, Server
 from tests.kit.site_browser import Visitor, browser, visitor
 from tests.kit.support import fixture
@@ -24,26 +27,45 @@ def case(number: int) -> dict[str, Any]:
 
 
 PATHS: dict[str, list[str]] = case(12)["pages"]
+OF_USER: list[str] = case(12)["of_user"]
 SHOWN = [page.path for page in PAGES if "GET" in page.methods]
 
 
 @pytest.fixture(scope="module")
 def site(troubled: Path) -> Iterator[str]:
     """The address of a node over the workspace."""
-    node = Node(troubled, "--sql")
+    node = Node(troubled, "--sql", "--branches")
     yield node.url
     node.kill()
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as made:
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as made:  # one for all browsers of a thread
+        yield made
+
+
+@pytest.fixture(scope="module")
+def chromium(playwright: Playwright) -> Iterator[Browser]:
+    with browser(playwright, "chromium") as made:
         yield made
 
 
 @pytest.fixture
 def person(chromium: Browser, site: str) -> Iterator[Visitor]:
     with visitor(chromium, site) as made:
+        yield made
+
+
+@pytest.fixture
+def user(chromium: Browser, troubled: Path, tmp_path: Path) -> Iterator[Visitor]:
+    """The one who started a node for himself, at a workspace with a token and a schedule, with its cookie."""
+    shutil.copytree(troubled, tmp_path / ".odfchain")
+    with odf.Workspace.open(tmp_path) as workspace:
+        workspace.tokens.create("reader", ["read:cities"])
+        DatasetConfiguration.of(workspace["unsigned"]).set("pull.every", ["1h"])
+    with running_node(tmp_path, secret="open") as node, visitor(chromium, node.url) as made:  # noqa: S106 - it is one
+        made.go("?secret=open")
         yield made
 
 
@@ -56,7 +78,7 @@ def addresses(folder: Path, *names: str) -> list[str]:
             known = {"ds": name, "head": chain.head(), "seed": chain.hash_at(0, chain.head())}
             for path in SHOWN:
                 found |= dict.fromkeys(address.format(**known) for address in PATHS[path])
-    return [path for path in found if path not in case(12)["refused"]]
+    return [path for path in found if path not in case(12)["refused"] and path not in OF_USER]
 
 
 def look_around(person: Visitor, pages: list[str], refused: dict[str, int]) -> None:
@@ -84,13 +106,18 @@ def heard(person: Visitor, pages: list[str], colours: list[str], widths: list[in
     return found
 
 
-def test_every_page_is_listed() -> None:
-    assert set(SHOWN) <= PATHS.keys()
+def test_every_page_has_an_address() -> None:
+    assert set(SHOWN) == {path for path, listed in PATHS.items() if listed}
+    assert set(OF_USER) <= {address for listed in PATHS.values() for address in listed}
 
 
 def test_case_12_and_58_pages_are_quiet_and_light(person: Visitor, troubled: Path) -> None:
     asked = case(12)
     look_around(person, addresses(troubled, *asked["datasets"]) + asked["largest"], asked["refused"])
+
+
+def test_case_12_and_58_pages_of_the_user_are_quiet_and_light(user: Visitor) -> None:
+    look_around(user, OF_USER, {})
 
 
 @pytest.mark.soak
@@ -124,6 +151,12 @@ def test_case_34_nothing_is_in_the_way(person: Visitor, troubled: Path) -> None:
     found = heard(person, pages, asked["colours"][:1], asked["widths"][1:])
     found += heard(person, pages, asked["colours"][1:], asked["widths"][:1], "color-contrast", "target-size")
     assert len(found) == asked["violations"], "\n".join(found)
+
+
+@pytest.mark.soak
+def test_case_34_and_57_on_pages_of_the_user(user: Visitor) -> None:
+    found = heard(user, OF_USER, case(34)["colours"], case(34)["widths"])
+    assert len(found) == case(57)["violations"] == case(34)["violations"], "\n".join(found)
 
 
 @pytest.mark.soak
@@ -167,7 +200,7 @@ def test_case_56_the_way_through_all_pages(person: Visitor) -> None:
 
 
 @pytest.mark.soak
-def test_case_56_in_firefox(site: str) -> None:
-    with browser("firefox") as firefox, visitor(firefox, site) as person:
+def test_case_56_in_firefox(playwright: Playwright, site: str) -> None:
+    with browser(playwright, "firefox") as firefox, visitor(firefox, site) as person:
         person.walk(case(56)["steps"])
         person.check_quiet()
