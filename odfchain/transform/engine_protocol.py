@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from odfchain import errors
 from odfchain.odf import engine_messages as messages
@@ -41,8 +41,9 @@ from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.flatbuffers import load_fbs
 from odfchain.odf.sources import Transform
 from odfchain.odf.transform_options import OWN_ENGINE, REBUILD_MARK, is_own_name, split_version
+from odfchain.spark.query_refusals import QueryStep
 from odfchain.storage import fsio
-from odfchain.text import one_line
+from odfchain.text import excerpt, one_line
 from odfchain.transform.engines import Executed, TransformEngine, address_of, check_version
 
 if TYPE_CHECKING:
@@ -249,11 +250,20 @@ class RemoteEngine:
         self._check_file(sent.new_checkpoint_path, "checkpoint", optional=True)
         return Executed(offset_interval=interval, watermark=success.new_watermark, version=version)
 
+    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
+        """Run a query over raw files, whose paths are absolute; the number of records. Else as `execute`."""
+        count: int = self._call(request, progress)[0].num_records
+        self._check_file(request.output_data_path, "data", optional=not count)
+        return count
+
     # --- the call --------------------------------------------------------------------------------
 
-    def _call(self, request: TransformRequest, progress: Progress) -> tuple[Any, str | None]:
+    def _call(
+        self, request: TransformRequest | RawQueryRequest, progress: Progress
+    ) -> tuple[Any, str | None]:
         """(the result, the version of what made it)."""
-        grpc, call = load_grpc(), EXECUTE_TRANSFORM
+        grpc, is_raw = load_grpc(), isinstance(request, RawQueryRequest)
+        call = EXECUTE_RAW_QUERY if is_raw else EXECUTE_TRANSFORM
         message = call.pack_request(request)
         with self._connected(grpc) as channel:
             progress.phase(f"waiting for the engine at {self.address}")
@@ -266,7 +276,7 @@ class RemoteEngine:
                     except errors.CodecError as error:
                         raise self._broken(f"its response cannot be read: {error}") from error
                     if response.KIND != "Progress":
-                        return self._result(response), version
+                        return self._result(response, request.transform), version
                     progress.advance()
             except grpc.RpcError as error:
                 raise self._failed(grpc, error) from error
@@ -300,14 +310,13 @@ class RemoteEngine:
         self._accept(said)
         return str(said)
 
-    def _result(self, response: Any) -> Any:
+    def _result(self, response: Any, transform: Transform) -> Any:
         if response.KIND == "Success":
             return response
         said = one_line(response.message, _TEXT_CHARACTERS)
         if response.KIND == "InvalidQuery":
-            if said.startswith(REFUSED):
-                raise errors.QueryError(said.removeprefix(REFUSED), refused=True)
-            raise errors.QueryError(said)
+            refused, what = said.startswith(REFUSED), said.removeprefix(REFUSED)
+            raise errors.QueryError(what, excerpt=_excerpt(what, transform), refused=refused)
         failure = errors.EngineError(f"the engine at {self.address} failed: {said}")
         if response.backtrace:
             failure.add_note(response.backtrace)
@@ -345,6 +354,13 @@ class RemoteEngine:
             raise self._broken(f"its {name} file {path} is not a plain file")
 
 
+def _excerpt(said: str, transform: Transform) -> tuple[str, ...]:
+    # the protocol has no place for it: it is found again by the step and the place that the message names
+    place = re.match(r"(.+?), line (\d+), column (\d+): ", said)
+    steps = {step.label: step.sql for step in QueryStep.all_of(transform)}
+    return excerpt(steps.get(place[1]), int(place[2]), int(place[3])) if place else ()
+
+
 def _absolute(request: TransformRequest) -> TransformRequest:
     # the engine has another working folder
     before = request.prev_checkpoint_path
@@ -362,13 +378,6 @@ def _absolute(request: TransformRequest) -> TransformRequest:
 
 def _full(path: str) -> str:
     return str(Path(path).absolute()) if path else path
-
-
-class ServedEngine(TransformEngine, Protocol):
-    """An engine that executes both calls."""
-
-    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
-        """Run a query over raw files, the table `input`; the number of records. Raises as `execute`."""
 
 
 _SENT_CHARACTERS = 1 << 16
@@ -405,7 +414,7 @@ class _Run:
             self.answers.put(None)
             return self._given_up
 
-    def answer(self, engine: ServedEngine) -> bytes:
+    def answer(self, engine: TransformEngine) -> bytes:
         """The terminal message; never raises."""
         try:
             self._check()
@@ -504,7 +513,7 @@ class EngineServer:
 
     def __init__(
         self,
-        engine: ServedEngine,
+        engine: TransformEngine,
         *,
         host: str = "127.0.0.1",
         port: int = DEFAULT_PORT,

@@ -18,7 +18,7 @@ from odfchain.odf.transform_options import OWN_ENGINE, is_own, lateness_option, 
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
-    from odfchain.odf.engine_messages import TransformRequest
+    from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
     from odfchain.odf.events import OffsetInterval
     from odfchain.odf.schema import DataSchema
     from odfchain.odf.times import Timestamp
@@ -65,6 +65,9 @@ class TransformEngine(Protocol):
             QueryError: the query is at fault (InvalidQuery).
             EngineError: the engine is (InternalError).
         """
+
+    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
+        """Run a query over raw files, the table `input`; the number of records. Raises as `execute`."""
 
 
 @runtime_checkable

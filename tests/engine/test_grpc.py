@@ -124,8 +124,7 @@ def test_both_calls_bring_what_the_engine_brings(files: Path, place: dict[str, A
         assert got["system_time"].to_pylist()[0].isoformat() == "2024-05-01T00:00:00+00:00"
         twice, result = (str(files / "in.parquet"),) * 2, str(files / "out" / "raw")
         raw = messages.RawQueryRequest(input_data_paths=twice, transform=SQL, output_data_path=result)
-        *_, last = answers(server.address, EXECUTE_RAW_QUERY, EXECUTE_RAW_QUERY.pack_request(raw))
-        assert last.num_records == 10
+        assert RemoteEngine(server.address).query(raw, progress=SILENT) == 10
         assert sorted(outputs(files)) == ["checkpoint", "data", "raw"]
 
         (files / "out" / "checkpoint").rename(files / "before")
@@ -195,6 +194,22 @@ def test_a_refused_query_is_told_from_an_invalid_one(files: Path) -> None:
             execute(server.address, step(files))
         assert caught.value.refused is failure.refused
         assert str(caught.value) == str(failure)
+
+
+@pytest.mark.parametrize(
+    ("place", "excerpt"),
+    [((2, 3), ("  cty from input", "  ^")), ((9, 1), ()), (None, ())],
+)  # fmt: skip
+def test_the_fault_is_shown_in_the_users_own_query(
+    files: Path, place: tuple[int, int] | None, excerpt: tuple[str, ...]
+) -> None:
+    sql = "select\n  cty from input"
+    request = replace(step(files), transform=TransformSql(engine="simulator", query=sql))
+    failure = QueryError.at("query", sql, place, "there is no column cty")
+    with serving(SimulatedEngine(failure=failure)) as server, pytest.raises(QueryError) as caught:
+        execute(server.address, request)
+    assert (str(caught.value), caught.value.excerpt) == (str(failure), failure.excerpt)
+    assert [line.strip() for line in caught.value.excerpt] == [line.strip() for line in excerpt]
 
 
 @pytest.mark.parametrize(
