@@ -411,7 +411,7 @@ _UNKNOWN: Status = (401, "this needs a token")
 _FORBIDDEN: Status = (403, "this token is not for that")
 _UNNAMED: Status = (404, "no push here wants this file")
 _FULL: Status = (507, "insufficient storage")
-_BUSY = Closing(msg.FAILED, "Busy.")
+_BUSY = Closing(msg.FAILED, msg.BUSY)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

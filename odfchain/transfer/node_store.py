@@ -8,6 +8,8 @@ address. What a batch lacks is asked for one by one. Source: RFC-050.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import random
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +42,7 @@ from odfchain.progress import Progress
 from odfchain.storage.fsio import storage_errors
 from odfchain.storage.http_client import HeaderPairs, HttpPool, request_headers
 from odfchain.storage.http_connection import Response as HttpResponse
-from odfchain.storage.http_rules import Deadline, Timing, TransientError, parse_http_date, with_retries
+from odfchain.storage.http_rules import Deadline, Headers, Timing, TransientError, with_retries
 from odfchain.storage.http_store import HttpTransport
 from odfchain.storage.local import HEAD, conflict
 from odfchain.storage.locations import PeerUrl
@@ -93,6 +95,13 @@ class _Client(msg.FewFrames, ClientProtocol):
     """Websocket protocol of the client."""
 
 
+class _BusyError(TransferError):
+    """The node has too much to do now."""
+
+    wait = 0.0
+    """For how long it wants to be left alone [s]."""
+
+
 class WebSocketChannel:
     """One connection to a node, for the messages of one transfer; they are whole.
 
@@ -103,9 +112,9 @@ class WebSocketChannel:
         self._connection, self.where = connection, where
         # The IP address of the node.
         self.address = address
-        dates = connection.response.headers.get_all("Date") if connection.response is not None else []
+        heard = connection.response.headers.raw_items() if connection.response is not None else ()
         # The node's `Date` when it accepted the connection, if given.
-        self.date = parse_http_date(dates[0]) if len(dates) == 1 else None
+        self.date = Headers(heard).date("date")
 
     @classmethod
     def open(
@@ -209,7 +218,7 @@ class WebSocketChannel:
         if (refusal := msg.refusal_of(reason)) is not None:
             return RefusedError(self.where, refusal)
         said = one_line(reason, 200) or "nothing"
-        return TransferError(
+        return (_BusyError if reason == msg.BUSY else TransferError)(
             f"{self.where}: the node closed the connection (code {code}) and said: {said}",
             hint="run the command again: what has arrived is kept",
         )
@@ -236,8 +245,10 @@ def _refused(error: InvalidStatus, where: str, unknown: Callable[[str], AccessEr
     # the node does not know the host name of the request
     if status == 421:
         return TransferError(what, hint="the node's operator admits the host: odfchain serve --allow-host")
-    if status in (502, 503, 504):
-        return TransferError(what, hint="the node behind that address does not answer now: try again later")
+    if status in (429, 502, 503, 504):
+        busy = _BusyError(what, hint="the node behind that address does not answer now: try again later")
+        busy.wait = Headers(error.response.headers.raw_items()).retry_after() or 0.0
+        return busy
     if status == 400 and "version" in said.lower():
         return UnsupportedPeerError(what, hint="the node speaks another version of the smart protocol")
     if status in (400, 426):
@@ -309,6 +320,8 @@ _TOO_LARGE = (
 )
 # Minimal speed of a node [count/s, bytes/s], which sets its timeouts.
 _BLOCKS_PER_SECOND, _HASHED_PER_SECOND = 50, 8 << 20
+# How long a node that is busy is left alone first, and at most if it asks for that [s].
+_BUSY_SECONDS, _LONGEST_SECONDS = 1.0, 120.0
 # How often it is looked whether the node asks how far it is [s]; it does so every 10 s.
 _DESTINATION_PING_SECONDS = 0.2
 
@@ -515,7 +528,7 @@ class NodeTransport(HttpTransport):
             expected = names[-1]
 
     def _send(self, shipment: Shipment, batch: msg.BlocksBatch, size: int, progress: Progress) -> None:
-        for attempt in (1, 2):
+        for attempt in itertools.count(1):
             try:
                 self._converse(shipment, batch, size, progress)
             except RefusedError as refused:
@@ -532,9 +545,15 @@ class NodeTransport(HttpTransport):
             if head != shipment.expected:
                 raise conflict(shipment.ref, shipment.expected, head)
             final = isinstance(failure, _FINAL) and not isinstance(failure, _ExpiredError)
-            if failure is not None and (attempt == 2 or final):
-                raise failure
-        raise TransferError(
+            wanted = failure.wait if isinstance(failure, _BusyError) else float("inf")
+            if wanted <= _LONGEST_SECONDS and attempt <= self.limits.retries:
+                # those that were sent away together come back one by one
+                seconds = max(wanted, _BUSY_SECONDS * 2**attempt) * random.uniform(1, 1.5)  # noqa: S311
+                progress.note(f"{self.where}: the node is busy; it is asked again in {seconds:.0f} s")
+                self.timing.wait(seconds)
+            elif final or attempt > 1:
+                break
+        raise failure or TransferError(
             f"{self.where}: the node reported success, but its head did not move",
             hint="contact the node's operator",
         )
@@ -707,7 +726,7 @@ class _ExpiredError(AccessError):
     """An address that was for some time only is refused: the node gives another one."""
 
 
-_FINAL = (AccessError, CorruptedPeerError, _FullError)
+_FINAL = (AccessError, CorruptedPeerError, _FullError, _BusyError)
 
 
 def _may_be_done(refused: RefusedError) -> bool:

@@ -303,6 +303,7 @@ class Internal:
 
 TOO_MANY_BLOCKS = "Too many blocks."
 """The internal error where blocks do not fit into one message; the simple protocol has them."""
+BUSY = "Busy."
 MAY_NOT_OVERWRITE = "This token may not overwrite history."
 
 Reason = (

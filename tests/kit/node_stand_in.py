@@ -46,6 +46,8 @@ class Node:
     """One for each message of a connection; then it waits for the end."""
     status: int | None = None
     """In place of a connection."""
+    busy: list[dict[str, str]] = field(default_factory=list)
+    """So often it takes no connection, with status 503 and these header fields."""
     message: str = "no"
     """What is said with it."""
     forbidden: str = "/forbidden/"
@@ -63,15 +65,16 @@ class Node:
     def request(self, connection: ServerConnection, request: Request) -> Response | None:
         fields = {name.lower(): value for name, value in request.headers.raw_items()}
         self.asked.append((request.path, fields))
-        if fields.get("upgrade") == "websocket" and self.status is None:
+        away = self.busy.pop(0) if self.busy and "upgrade" in fields else None
+        if fields.get("upgrade") == "websocket" and self.status is None and away is None:
             return None
-        refused = self.status if "upgrade" in fields else None
+        refused = (self.status if away is None else 503) if "upgrade" in fields else None
         if request.path.startswith(self.forbidden):
             refused = 403
         content = None if refused else self.files.get(request.path.partition("?")[0])
         status = http.HTTPStatus(refused or (404 if content is None else 200))
         body = json.dumps({"message": self.message}).encode() if content is None else content
-        headers = Headers({"Content-Length": str(len(body))})
+        headers = Headers({"Content-Length": str(len(body)), **(away or {})})
         if refused == 403 and self.storage_date is not None:
             headers["Date"] = self.storage_date
         return Response(status.value, status.phrase, headers, body)

@@ -110,9 +110,7 @@ def ended(day: Day, count: int) -> None:
 def compared(day: Day) -> dict[str, Any]:
     """Where the node's figures differ from what clients of its last life counted."""
     wanted = day.expected_counts()
-    # a push that was begun before asks for less; one that is sent away is tried once more by its client
-    away = sum(each.kind == "busy" and each.life == day.life for each in day.answered)
-    spare = 3 * (day.resumed[day.life] + away)
+    spare = 3 * day.resumed[day.life]  # a push that was begun before asks for less
 
     def differences(asked: list[int] = [0]) -> dict[str, Any]:  # noqa: B006
         with urlopen(f"{day.url}-/metrics") as reply:  # noqa: S310 - on loopback

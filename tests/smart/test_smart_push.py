@@ -33,6 +33,7 @@ from odfchain.workspace.options import PushOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_stand_in import Answer, Node, node, uploads
 from tests.kit.scenario import chain_of, install
+from tests.kit.servers import Clock, Meter
 from tests.kit.smart_cases import rows
 
 OK = {"Ok": {}}
@@ -60,6 +61,7 @@ class Target:
         self.newest = ""
         self.skipped: set[str] = set()
         self.commits = True
+        self.busy: list[dict[str, str]] = []
         self.date: str | None = None
         self.storage_date: str | None = None
 
@@ -109,19 +111,61 @@ class Target:
 
 
 def push(
-    dataset: DatasetFiles, target: Target, *answers: Answer, bearer: str | None = None, **options: Any
+    dataset: DatasetFiles,
+    target: Target,
+    *answers: Answer,
+    bearer: str | None = None,
+    clock: Clock | None = None,
+    **options: Any,
 ) -> tuple[Node, PushOutcome]:
     with (
         node(target.files, *(answers or target.answers())) as found,
         uploads(target.files, found.asked, target.storage_date) as at,
     ):
-        found.date = target.date
+        found.date, found.busy = target.date, target.busy
         target.node, target.uploads = found, at
         url = PeerUrl.parse(f"odf+{found.url}cities")
         chosen = PeerOptions(token=bearer, allow_private_redirects=True)
         with contextlib.closing(open_writable(url, chosen)) as peer:
+            peer.transport.timing = clock.timing if clock else peer.transport.timing
             outcome = push_dataset(dataset, peer, PushOptions(**options))
     return found, outcome
+
+
+@pytest.mark.parametrize(
+    ("busy", "waits"), [([{}], [2]), ([{"Retry-After": "5"}, {}], [5, 4]), ([{}] * 3, [2, 4, 8])]
+)
+def test_a_busy_node_is_left_alone_as_long_as_it_says(
+    busy: list[dict[str, str]], waits: list[float], dataset: DatasetFiles
+) -> None:
+    target, clock, meter = Target(), Clock(), Meter()
+    target.busy = list(busy)
+    push(dataset, target, clock=clock, progress=meter)
+    assert target.head == str(dataset.chain.head())
+    assert all(least <= w <= 1.5 * least for w, least in zip(clock.waits, waits, strict=True))
+    assert [note.partition(": the node is busy; it is asked again in ")[1] != "" for note in meter.notes] == [
+        True
+    ] * len(waits)
+
+
+@pytest.mark.parametrize(("busy", "waits"), [({}, 3), ({"Retry-After": "86400"}, 0)])
+def test_a_node_that_stays_busy_is_given_up(busy: dict[str, str], waits: int, dataset: DatasetFiles) -> None:
+    target, clock = Target(), Clock()
+    target.busy = [busy] * 9
+    with pytest.raises(TransferError, match="status 503") as refused:
+        push(dataset, target, clock=clock)
+    assert "again" in refused.value.hint
+    assert len(clock.waits) == waits
+
+
+def test_a_node_with_all_its_turns_taken_is_busy(dataset: DatasetFiles) -> None:
+    target, clock, turns = Target(), Clock(), iter([(1011, "Busy.")])
+
+    def begin(asked: Any) -> Any:
+        return next(turns, OK)
+
+    push(dataset, target, begin, *target.answers()[1:], clock=clock)
+    assert (target.head, len(clock.waits)) == (str(dataset.chain.head()), 1)
 
 
 def test_a_new_dataset_is_there_with_all_its_files(dataset: DatasetFiles) -> None:
