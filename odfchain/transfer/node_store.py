@@ -57,7 +57,6 @@ from odfchain.versions import __version__
 
 PULLED, PUSHED = "Client pull flow succeeded", "Client push flow succeeded"
 
-
 _Answer = TypeVar("_Answer", bound=msg.Message)
 
 
@@ -96,10 +95,9 @@ class _Client(msg.FewFrames, ClientProtocol):
 
 
 class _BusyError(TransferError):
-    """The node has too much to do now."""
+    """The node has too much to do, and wants to be left alone for some time [s]."""
 
     wait = 0.0
-    """For how long it wants to be left alone [s]."""
 
 
 class WebSocketChannel:
@@ -324,7 +322,6 @@ _BLOCKS_PER_SECOND, _HASHED_PER_SECOND = 50, 8 << 20
 _BUSY_SECONDS, _LONGEST_SECONDS = 1.0, 120.0
 # How often it is looked whether the node asks how far it is [s]; it does so every 10 s.
 _DESTINATION_PING_SECONDS = 0.2
-
 
 # The largest message that the reference node takes [bytes].
 _MESSAGE_BYTES = 16 << 20
