@@ -7,13 +7,16 @@ import dataclasses
 import functools
 import math
 import os
+import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import ManifestError
+from odfchain.odf.transform_options import DATAFUSION
 from odfchain.progress import SILENT, Progress
+from odfchain.transform.engines import check_version, is_named_datafusion
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from odfchain.odf.sources import Transform
     from odfchain.spark.executor_files import ExecutorFiles
     from odfchain.spark.session import PlanEngine, SparkEngine
+    from odfchain.transform.engine_protocol import RemoteEngine
     from odfchain.transform.engines import TransformEngine
     from odfchain.transform.spark_engine import SparkTransformEngine
     from odfchain.workspace.config import TransformConfig
@@ -147,7 +151,6 @@ class Engines:
     def remote(self, transform: Transform, timeout: float | None = None) -> TransformEngine | None:
         """The engine behind an address of the settings, None where this version of this one is meant."""
         from odfchain.transform.engine_protocol import RemoteEngine
-        from odfchain.transform.engines import check_version
 
         config = self._config(timeout)
         if (found := RemoteEngine.of(transform, config)) is None:
@@ -162,38 +165,83 @@ class Engines:
 
         Queries of datasets that were not created here run in a sandbox, as the settings say (RFC-020).
         """
-        from odfchain.workspace.config import IsolationPolicy
-
-        config = self._config(timeout)
-        if config.isolation is IsolationPolicy.NEVER or (
-            config.isolation is IsolationPolicy.STRANGERS and self._files.has_key(dataset.id)
-        ):
-            yield functools.partial(self._engine, timeout=timeout)
-            return
-        from odfchain.transform.sandbox import sandboxed_engine
-
-        read = [item.folder / "data" for item in self._files.inputs_of(dataset)]
-        read.append(dataset.folder / "checkpoints")
         with contextlib.ExitStack() as resources:
+            is_own = self._is_trusted(dataset)
 
             @functools.cache
-            def sandboxed() -> TransformEngine:
-                engine = sandboxed_engine(
-                    read,
-                    dataset.folder / "staging",
-                    resources.enter_context(dataset.staging()),
-                    progress=progress,
-                    deadline=config.timeout_seconds or config.isolated_seconds or None,
-                    memory_mib=config.isolated_memory_mib,
-                )
-                return resources.enter_context(engine)
+            def apart(name: str) -> TransformEngine:
+                return resources.enter_context(self._apart(name, dataset, progress, timeout, is_own=is_own))
 
-            yield lambda transform: self.remote(transform, timeout) or sandboxed()
+            def engine(transform: Transform) -> TransformEngine:
+                if (remote := self.remote(transform, timeout)) is not None:
+                    return remote
+                if is_named_datafusion(transform):
+                    return apart(DATAFUSION)
+                return self._engine(timeout) if is_own else apart("spark")
 
-    def _engine(self, transform: Transform, *, timeout: float | None = None) -> TransformEngine:
-        # an engine at an address of the settings
-        if (remote := self.remote(transform, timeout)) is not None:
-            return remote
+            yield engine
+
+    def _is_trusted(self, dataset: DatasetFiles) -> bool:
+        from odfchain.workspace.config import IsolationPolicy
+
+        policy = self._files.config.transform.isolation
+        own = policy is IsolationPolicy.STRANGERS and self._files.has_key(dataset.id)
+        return own or policy is IsolationPolicy.NEVER
+
+    @contextlib.contextmanager
+    def _apart(
+        self, name: str, dataset: DatasetFiles, progress: Progress, timeout: float | None, *, is_own: bool
+    ) -> Iterator[TransformEngine]:
+        # an engine in a process of its own, which sees the files of one dataset
+        config = self._config(timeout)
+        read = [item.folder / "data" for item in self._files.inputs_of(dataset)]
+        read.append(dataset.folder / "checkpoints")
+        deadline = config.timeout_seconds or (0 if is_own else config.isolated_seconds)
+        with dataset.staging() as scratch, self.process(
+            name, read, dataset.folder / "staging", scratch, progress=progress, deadline=deadline,
+            must_be_walled=not is_own,
+        ) as engine:  # fmt: skip
+            yield engine
+
+    @contextlib.contextmanager
+    def datafusion(self, progress: Progress = SILENT) -> Iterator[tuple[RemoteEngine, Path]]:
+        """The engine on DataFusion, and a new folder, which alone it may write in."""
+        with tempfile.TemporaryDirectory(prefix="odfchain-") as made:
+            folder = Path(made)
+            with self.process(DATAFUSION, [], folder, folder, progress=progress) as engine:
+                yield engine, folder
+
+    def process(
+        self,
+        name: str,
+        read: Sequence[Path],
+        write: Path,
+        scratch: Path,
+        *,
+        progress: Progress = SILENT,
+        deadline: int = 0,
+        must_be_walled: bool = False,
+    ) -> contextlib.AbstractContextManager[RemoteEngine]:
+        """An engine in a process that may read and write these folders, in a sandbox where one can be had.
+
+        A step may take `deadline` [s], 0 is no limit; without a sandbox, one that `must_be_walled` fails.
+        """
+        from odfchain.transform.sandbox import can_be_had, sandboxed_engine
+        from odfchain.workspace.config import IsolationPolicy
+
+        config = self._files.config.transform
+        walled = must_be_walled or (config.isolation is not IsolationPolicy.NEVER and can_be_had())
+
+        def accept(version: str) -> None:
+            del version  # it is ours, and was compared before the process was started
+
+        return sandboxed_engine(
+            read, write, scratch, progress=progress, deadline=deadline or None,
+            memory_mib=config.isolated_memory_mib, engine=name, walled=walled,
+            accept=accept if name == DATAFUSION else None,
+        )  # fmt: skip
+
+    def _engine(self, timeout: float | None) -> TransformEngine:
         return self.transforms().limited(timeout or self._files.config.transform.timeout_seconds or None)
 
     def _config(self, timeout: float | None) -> TransformConfig:

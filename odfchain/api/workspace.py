@@ -411,7 +411,12 @@ class Workspace(OwnErrors):
         from odfchain.transform.validate import Checker, Definitions
 
         engines = self._engines
-        checker = Checker(lambda: engines.transforms(progress), lambda t: engines.remote(t) is None, progress)
+        checker = Checker(
+            lambda: engines.transforms(progress),
+            lambda t: engines.remote(t) is None,
+            lambda: engines.datafusion(progress),
+            progress,
+        )
         return Definitions(self._files, checker if queries else None, progress, check_usable)
 
     def update(

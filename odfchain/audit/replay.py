@@ -55,7 +55,7 @@ from odfchain.odf.transform_options import unmarked
 from odfchain.progress import Progress, SideBySide
 from odfchain.slices.reader import ParquetSource, hash_parquet, open_parquet
 from odfchain.text import one_line
-from odfchain.transform.engines import address_of, rules_of
+from odfchain.transform.engines import address_of, datafusion_version, is_named_datafusion, rules_of
 from odfchain.transform.execute import Engines, ExecutedStep, JobThreads, StepRun
 from odfchain.transform.planner import RecordedStep, plan_recorded
 from odfchain.workspace.config import TransformConfig
@@ -139,7 +139,9 @@ class Replaying:
     def _name(self, transform: Transform) -> str:
         # the version of the engine, or its address where it is another process's business
         address = address_of(transform, self.config)
-        return rules_of(transform.version).version if address is None else f"{transform.engine} at {address}"
+        if address is not None:
+            return f"{transform.engine} at {address}"
+        return datafusion_version() if is_named_datafusion(transform) else rules_of(transform.version).version
 
     def _started(
         self, pool: JobThreads, plan: RecordedStep | list[Finding], progress: Progress
@@ -163,8 +165,9 @@ class Replaying:
                 done = run.execute(recorded.step)
                 problem = "; ".join(self._differences(recorded, done))
                 notes = list(_checkpoint_notes(recorded, done, done.executed.version or name))
-                if done.executed.version is not None:
-                    name = f"{recorded.step.transform.transform.engine}_{done.executed.version}"
+                if (said := done.executed.version) is not None:
+                    prefix = f"{recorded.step.transform.transform.engine}_"
+                    name = prefix + said.removeprefix(prefix)
         except (errors.JavaNotFoundError, errors.StorageFullError):
             raise
         except errors.QueryError as error:

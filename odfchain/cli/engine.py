@@ -13,6 +13,7 @@ from odfchain.cli.parameters import command, formats, group, is_given, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_json
 from odfchain.errors import EngineError, NotAWorkspaceError, UsageError
+from odfchain.odf.transform_options import DATAFUSION
 from odfchain.progress import Progress
 from odfchain.spark.gateway import archive_path, new_archive
 from odfchain.spark.java import find_java
@@ -75,10 +76,13 @@ def engine_serve(
     socket: Path | None = option("Listen on a Unix socket instead.", "PATH"),
     print_address: bool = option("Print the address once it can be connected to."),
     heap_mib: int | None = option(
-        "Java's heap where there is no workspace [MiB]; else the settings say.  [default: 2048]", least=256
+        "Java's heap where there is no workspace [MiB], else the settings say; with datafusion the memory "
+        "for rows.  [default: 2048]",
+        least=256,
     ),
+    engine: str = option("The engine that runs.", choices=["spark", "datafusion"], default="spark"),
 ) -> None:
-    """Run the Spark engine as a service (gRPC).
+    """Run an engine as a service (gRPC): Spark, or DataFusion, which needs no Java.
 
     The service runs until Ctrl-C or SIGTERM. There is no password: anyone who can connect can make it read
     and write files with your rights. Listen on a network of other machines only if everybody there may do
@@ -86,11 +90,14 @@ def engine_serve(
     """
     if socket is not None and (is_given("host") or is_given("port")):
         raise UsageError("--socket listens on no port: leave out --host and --port")
+    from odfchain.transform.datafusion_engine import DataFusionEngine
+
+    memory, where = heap_mib or _HEAP_MIB, dict[str, Any](host=host, port=port, socket=socket)
     with (
         ended_by_sigterm(),
-        _engine_service(
-            _workspace(), host=host, port=port, socket=socket, heap_mib=heap_mib or _HEAP_MIB
-        ) as server,
+        EngineServer(DataFusionEngine(memory_mib=memory), **where)
+        if engine == DATAFUSION
+        else _engine_service(_workspace(), heap_mib=memory, **where) as server,
     ):
         serve_until_ended(server, print_address=print_address, quiet=options().quiet)
 
@@ -133,14 +140,12 @@ def _workspace() -> Workspace | None:
 
 
 @contextlib.contextmanager
-def _engine_service(
-    workspace: Workspace | None, *, host: str, port: int, socket: Path | None, heap_mib: int
-) -> Iterator[EngineServer]:
+def _engine_service(workspace: Workspace | None, *, heap_mib: int, **where: Any) -> Iterator[EngineServer]:
     from odfchain.transform.spark_engine import SparkTransformEngine
 
     with _session(workspace, heap_mib) as session:
         session()  # "listening" means that a request is executed at once
-        with EngineServer(SparkTransformEngine(session), host=host, port=port, socket=socket) as server:
+        with EngineServer(SparkTransformEngine(session), **where) as server:
             yield server
 
 

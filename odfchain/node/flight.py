@@ -28,10 +28,11 @@ from odfchain.query.processes import Worker, WorkerProcess
 from odfchain.query.resolved_tables import Pins
 from odfchain.query.row_streams import checked_rows
 from odfchain.query.slots import Slots
-from odfchain.query.sql_text import Query, check_text, numbered_values
+from odfchain.query.sql_text import Query, numbered_values
 from odfchain.text import one_line
 from odfchain.transfer.access_tokens import Reader, Right, digest_of, holder
 from odfchain.transfer.server_app import Published
+from odfchain.transform.closed_sql import check_text
 from odfchain.transform.engine_protocol import load_grpc
 from odfchain.versions import __version__
 from odfchain.workspace.dataset_files import DatasetFiles

@@ -20,7 +20,8 @@ from odfchain.query.answers import FILE_BYTES, Answer, Number, read_answer, writ
 from odfchain.query.proofs import OUTPUT_MISMATCH, ProofVerdict, draft, node_key
 from odfchain.query.resolved_tables import Pins
 from odfchain.query.row_formats import numeric_columns
-from odfchain.query.sql_text import Query, pinned_text, quoted_name
+from odfchain.query.sql_text import Query, pinned_text
+from odfchain.transform.closed_sql import quoted_name
 from odfchain.workspace.options import ProofOptions, maybe_time
 
 SHOWN, LISTED, IN_ADDRESS = 100, 50, 2_000

@@ -37,6 +37,8 @@ def split_version(version: str) -> tuple[str, int]:
 # this engine alone writes. Source: specification "Engine Versioning"; RFC-019.
 
 OWN_ENGINE = "odfchain-spark"
+DATAFUSION = "datafusion"
+"""The engine on DataFusion, unless the settings name another one for it."""
 FORMER_NAME = "spark"
 VERSION_PREFIX = "odfchain_"
 """How the versions of this engine begin."""

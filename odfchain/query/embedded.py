@@ -10,10 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import difflib
-import os
-import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,9 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.errors import EngineError, OdfchainError, Place, QueryError, QueryLimitError
+from odfchain.errors import EngineError, OdfchainError, QueryError
 from odfchain.lazy import pa
-from odfchain.odf.arrow_schema import mapped
 from odfchain.query.answers import number_schema, reread
 from odfchain.query.resolved_tables import Changes, CheckedSlices, Pin
 from odfchain.query.results import QueryResult, SlicesRead
@@ -32,7 +27,6 @@ from odfchain.query.sql_text import (
     Call,
     Query,
     checked_text,
-    dotted_name,
     may_be_name,
     relation_of,
     usage,
@@ -42,8 +36,19 @@ from odfchain.query.sql_text import (
 from odfchain.slices import skipping
 from odfchain.slices.footers import Value, quoted
 from odfchain.slices.skipping import UNKNOWN, ConditionVisitor, Parts, Test
-from odfchain.storage import fsio
-from odfchain.text import one_line, place_in
+from odfchain.text import one_line
+from odfchain.transform.closed_sql import (
+    GivenTables,
+    closed_context,
+    dotted_name,
+    linked,
+    no_rows,
+    plain_schema,
+    query_plan,
+    translate_errors,
+    variant_of,
+    view_schema,
+)
 
 if TYPE_CHECKING:
     import datafusion as df
@@ -51,153 +56,7 @@ if TYPE_CHECKING:
     from odfchain.slices.conditions import Where
 
 
-# Errors of DataFusion as errors of this project, with the place in the query and a hint.
-
-_POSITION = re.compile(r" at Line: (\d+), Column: (\d+)")
-_NO_TABLE = re.compile(r"table '(.*)' not found", re.DOTALL)
-_NO_COLUMN = re.compile(r"No field named (.*?)\.(?:\s|$)", re.DOTALL)
-_VALID = re.compile(r"Valid fields are (.*)\.\s*$", re.DOTALL)
-_MEANT = re.compile(r"Did you mean '(.*?)'\?")
-_NO_FUNCTION = re.compile(
-    r"Invalid function '(\w+)'|table function '(\w+)' not found|There is no (?:UDF )?function (\w+)",
-    re.IGNORECASE,
-)
-_KIND = re.compile(
-    r"^(?:DataFusion error: )?(?:Error during planning|Schema error|SQL error|"
-    r"This feature is not implemented|Execution error|Arrow error|"
-    r"Optimizer rule '\w+' failed|Invalid or Unsupported Configuration|caused by)"
-    r"(?:: |\s+)"
-)
-_LONGEST = 300
-
-
-@contextlib.contextmanager
-def translate_errors(sql: str, tables: Any = None) -> Iterator[None]:
-    """What the engine raises inside becomes an error of the project; `tables` keeps what we raised in it."""
-    try:
-        yield
-    except OdfchainError:
-        raise
-    except (KeyboardInterrupt, TimeoutError, BrokenPipeError):
-        raise
-    except BaseException as error:
-        if tables is not None:
-            missing = tables.missing.get(_asked_table(str(error)))
-            if found := tables.error or (missing and _no_dataset(missing, str(error), sql)):
-                raise found from None
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise explained(str(error), sql) from error
-
-
-def out_of_memory() -> QueryLimitError:
-    """The error for a query that exceeds its memory limit."""
-    hint = "give it more with --memory, read fewer columns or rows, or use --engine spark"
-    return QueryLimitError("the query needs more memory than it is given", hint=hint)
-
-
-def explained(text: str, sql: str) -> OdfchainError:
-    """The project's error for what the engine said."""
-    if "Resources exhausted" in text or "memory limit" in text.lower() or "memory allocat" in text:
-        return out_of_memory()
-    if "panicked" in text or "Internal error" in text:
-        return EngineError(f"the engine failed: {one_line(text, _LONGEST)}", hint="use --engine spark")
-    if found := _NO_TABLE.search(text):
-        return dotted_name(found.group(1).removeprefix("odf."))
-    said = _without_kinds(text)
-    place: Place | None = None
-    hint = None
-    if position := _POSITION.search(text):
-        place = int(position.group(1)), int(position.group(2))
-        said = _POSITION.sub("", said)
-        names = re.finditer(r"\w[\w.]*(?:-[\w.]+)+", sql.split("\n")[place[0] - 1])
-        if said.endswith("found: -") and (name := next((n[0] for n in names if n.end() >= place[1]), None)):
-            hint = f'a name with dots or hyphens is written in quotes: "{name}"'
-    elif missing := _NO_COLUMN.search(text):
-        name = missing.group(1)
-        said = f"there is no column {one_line(name, 80)}"
-        hint = _meant(text, name)
-        place = place_of(sql, name.rpartition(".")[2].strip('"'))
-    elif missing := _NO_FUNCTION.search(text):
-        name = next(part for part in missing.groups() if part)
-        said = f"there is no function {name}"
-        near = re.search(r"Did you mean '?(\w+)'?", text)
-        hint = f"did you mean {near.group(1)}?" if near else "a table is a dataset's name; no file is read"
-        place = place_of(sql, name)
-    if "single SQL statement" in text:
-        said, hint = "more than one statement", "one query is answered at a time"
-    elif sql.lower().split(maxsplit=1)[:1] in (["insert"], ["update"], ["delete"]):
-        said, hint = "it would change rows", "only queries are answered; `odfchain correct` changes rows"
-    elif "not supported" in text or "Unsupported SQL statement" in text:
-        hint = hint or "only queries are answered: nothing is changed, and no file is named"
-    elif unset := re.search(r"Placeholder '\$(\w+)' was not provided", text):
-        said, hint = f"${unset[1]} has no value", f"give it: --param {unset[1]}=VALUE"
-    elif "No SQL statements" in text:
-        said, hint = "no query given", "write one, like: select count(*) from airports"
-    return QueryError.at("the query", sql, place, said.strip(), hint=hint)
-
-
-def _without_kinds(text: str) -> str:
-    said = (
-        re.split(r"\.?\s+(?:Valid fields|Did you mean)", text)[0]
-        .partition("\n\nBacktrace")[0]
-        .partition("\nbacktrace")[0]
-    )
-    parser = re.search(r'(?:ParserError|TokenizerError)\("(.*)"\)', said, re.DOTALL)
-    if parser:
-        said = parser.group(1)
-    while (shorter := _KIND.sub("", said)) != said:
-        said = shorter
-    return one_line(said.partition("\n")[0], _LONGEST).removesuffix(".")
-
-
-def _asked_table(text: str) -> str:
-    found = _NO_TABLE.search(text)
-    return found.group(1).removeprefix("odf.public.") if found else ""
-
-
-def _no_dataset(error: OdfchainError, text: str, sql: str) -> OdfchainError:
-    name = _asked_table(text)
-    # the error gets the place of the table's name in the query
-    place = place_of(sql, name)
-    if place is not None and sql.split("\n")[place[0] - 1][place[1] - 1] == "'":
-        what = f"'{one_line(name, 80)}' is a text, and no file is read"
-        return QueryError.at("the query", sql, place, what, hint="a table is a dataset's name")
-    if isinstance(error, QueryError):
-        return QueryError.at("the query", sql, place, error.message, hint=error.hint)
-    return error
-
-
-def _meant(text: str, name: str) -> str | None:
-    if near := _MEANT.search(text):
-        return f"did you mean {one_line(near.group(1), 80)}?"
-    listed = _VALID.search(text)
-    if listed is None:
-        return None
-    valid = [part.strip() for part in listed.group(1).split(", ")]
-    short = {part.rpartition(".")[2]: part for part in valid}
-    close = difflib.get_close_matches(name.rpartition(".")[2], short, n=3)
-    if close:
-        return f"did you mean {' or '.join(one_line(part, 80) for part in close)}?"
-    return f"columns here are {', '.join(one_line(part, 80) for part in list(short)[:30])}"
-
-
-def place_of(sql: str, name: str) -> tuple[int, int] | None:
-    """(line, column) of a name in a query, both from 1; None where it is not one word of it."""
-    from sqlglot.dialects.postgres import Postgres
-    from sqlglot.errors import SqlglotError
-
-    try:
-        tokens = Postgres().tokenize(sql)
-    except SqlglotError:
-        return None
-    named = (token.start for token in tokens if token.text == name or token.text.lower() == name)
-    start = next(named, None)
-    return None if start is None else place_in(sql, start)
-
-
 DIALECT = "SqlDataFusion"
-_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +83,7 @@ class Embedded:
         frame, inputs = planned.plan()
         if query.limit is not None:
             frame = frame.limit(query.limit, query.skip)
-        schema = _plain_schema(frame.schema())
+        schema = plain_schema(frame.schema())
 
         def batches() -> Iterator[pa.RecordBatch]:
             with planned.files, translate_errors(planned.sql):
@@ -240,7 +99,7 @@ class Embedded:
         with planned.files, translate_errors(planned.sql):
             planned.asked()
             plan = planned.frame.logical_plan()
-            return _plain_schema(planned.frame.schema()), _values_of(plan, value_names(planned.sql))
+            return plain_schema(planned.frame.schema()), _values_of(plan, value_names(planned.sql))
 
     def explain(self, query: Query) -> str:
         """How the query would be run, as text; errors as `run`."""
@@ -248,11 +107,6 @@ class Embedded:
         with planned.files, translate_errors(query.sql):
             frame, _ = planned.plan()
             return str(frame.execution_plan().display_indent())
-
-
-def in_memory() -> Path | None:
-    """The folder for links to slices in memory, if any: a thousand cost milliseconds, on a disk seconds."""
-    return _MEMORY if os.access(_MEMORY, os.W_OK) else None
 
 
 class _Planner:
@@ -280,7 +134,7 @@ class _Planner:
                     self._register_records(context, internal, relation)
                 else:
                     rows = relation.rows(self._engine.checked, wanted)
-                    context.register_record_batches(internal, [rows.to_batches() or [_no_rows(rows.schema)]])
+                    context.register_record_batches(internal, [rows.to_batches() or [no_rows(rows.schema)]])
                 tables.given[asked] = tables.registered[internal]
             self._engine.checked.keep()
             frame = self._planned(context)
@@ -356,33 +210,18 @@ class _Planner:
         return found, states, wanted
 
     def _planned(self, context: df.SessionContext) -> df.DataFrame:
-        options = self._library.SQLOptions()
-        options = options.with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
-        frame = context.sql_with_options(self.sql, options, param_values=self._params or None)
-        kind = type(frame.logical_plan().to_variant()).__name__
-        if kind in ("Explain", "Analyze", "DescribeTable"):
-            message = "only queries are answered here"
-            raise QueryError(message, hint="--explain shows a plan, `.schema NAME` the columns")
-        return frame
+        return query_plan(context, self.sql, self._params)
 
     def _context(self, inexact: bool) -> tuple[df.SessionContext, _Tables]:
-        library, engine = self._library, self._engine
-        config = library.SessionConfig().with_information_schema(False)
-        config = config.with_create_default_catalog_and_schema(False)
-        config = config.with_default_catalog_and_schema("odf", "public").with_batch_size(engine.batch_size)
-        if engine.partitions is not None:
-            config = config.with_target_partitions(engine.partitions)
-        if inexact:
-            # statistics of Parquet leave NaN out, and the engine believes them
-            config = config.set("datafusion.execution.collect_statistics", "false")
-        runtime = library.RuntimeEnvBuilder().with_fair_spill_pool(engine.memory)
-        if engine.spill is None:
-            runtime = runtime.with_disk_manager_disabled()
-        else:
-            runtime = runtime.with_disk_manager_specified(engine.spill)
-        context = library.SessionContext(config, runtime)
-        tables = _Tables()
-        context.register_catalog_provider("odf", tables)
+        library, engine, tables = self._library, self._engine, _Tables()
+        context = closed_context(
+            tables,
+            memory=engine.memory,
+            spill=engine.spill,
+            partitions=engine.partitions,
+            batch_size=engine.batch_size,
+            inexact=inexact,
+        )
         for name in FUNCTIONS:
             context.register_udtf(library.udtf(tables.function(name), name))
         for name in engine.without:
@@ -394,52 +233,26 @@ class _Planner:
         paths = relation.paths(self._engine.checked)
         self.slices += SlicesRead(len(paths), len(self._engine.checked.slices(relation.state)))
         if not paths:
-            context.register_record_batches(name, [[_no_rows(schema)]])
+            context.register_record_batches(name, [[no_rows(schema)]])
             return
         # a folder of links is one table: the folder of the slices may have other files
-        folder = Path(tempfile.mkdtemp(prefix="odfchain-query-", dir=self._engine.links or in_memory()))
-        # also where the rows are not read
-        self.files.callback(fsio.remove_at_end(self, folder))
+        folder = linked(paths, self.files, self._engine.links)
         self._linked[folder] = len(paths)
-        for number, path in enumerate(paths):
-            (folder / f"{number:06}.parquet").symlink_to(path)
         context.register_parquet(
-            name, folder, schema=_view_schema(schema), parquet_pruning=not relation.has_floats
+            name, folder, schema=view_schema(schema), parquet_pruning=not relation.has_floats
         )
 
 
-class _Tables:
-    """The tables of one context: what was registered, and what the planner's questions are answered with.
-
-    It is the catalog of the context, and its one schema. The planner asks from inside its runtime, where the
-    context cannot be used: everything is looked up.
-    """
-
-    table_names: frozenset[str] = frozenset()
+class _Tables(GivenTables):
+    """Those of one query: the planner's questions are answered with records, and calls with states."""
 
     def __init__(self) -> None:
-        self.registered: dict[str, Any] = {}
-        self.given: dict[Any, Any] = {}
+        super().__init__()
         self.records: Callable[[str], Any] = self.given.get
         self.state: Callable[[Call], Any] = self.given.get
         self.error: OdfchainError | None = None
         # Why names that were asked for are no datasets.
         self.missing: dict[str, OdfchainError] = {}
-
-    def owner_name(self) -> None:
-        """No owner."""
-
-    def schema_names(self) -> set[str]:
-        return {"public"}
-
-    def schema(self, name: str) -> _Tables | None:
-        return self if name == "public" else None
-
-    def register_table(self, name: str, table: Any) -> None:
-        self.registered[name] = table
-
-    def table_exist(self, name: str) -> bool:
-        return name in self.registered
 
     def table(self, name: str) -> Any:
         return self._looked_up(self.records, name)
@@ -500,7 +313,7 @@ class RowFilter:
             place += "#"
         columns = [*self._where.columns, place]
         numbered = rows.append_column(place, pa.array(range(len(rows)), pa.int64())).select(columns)
-        batches = numbered.to_batches() or [_no_rows(numbered.schema)]
+        batches = numbered.to_batches() or [no_rows(numbered.schema)]
         with translate_errors(self._where.text):
             self._context.register_record_batches("rows", [batches])
             try:
@@ -567,23 +380,6 @@ def _scans(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
         waiting += [(child, above) for child in node.inputs()]
 
 
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema)
-
-
-def _view_schema(schema: pa.Schema) -> pa.Schema:
-    # DataFusion compares views of text and bytes faster
-    views = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
-    return pa.schema([pa.field(c.name, views.get(c.type, c.type), c.nullable) for c in schema])
-
-
-def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    # at any depth: the engine uses views within lists and structs as well
-    found = mapped(schema, lambda f: f.with_type(plain.get(f.type, f.type)))
-    return pa.schema([pa.field(c.name, c.type, c.nullable) for c in found])
-
-
 def _plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     numbers, found = number_schema(schema), reread(batch, number_schema(batch.schema))
     columns = [
@@ -615,14 +411,6 @@ def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[st
             asked = [*above, *scan.filters()]
             found[name].append(skipping.Every(tuple(map(_Pushed(schemas[name]).condition, asked))))
     return {name: skipping.AnyOf(tuple(conditions)) for name, conditions in found.items()}
-
-
-def variant_of(node: Any) -> Any:
-    """The variant of a plan's or condition's node; None where the library exposes none (functions)."""
-    try:
-        return node.to_variant()
-    except (ValueError, NotImplementedError, TypeError):
-        return None
 
 
 class _Pushed(ConditionVisitor):

@@ -29,7 +29,6 @@ from odfchain.query.sql_text import (
     Query,
     checked_text,
     may_be_name,
-    quoted_name,
     relation_of,
     usage,
     wrong_count,
@@ -62,6 +61,7 @@ from odfchain.spark.query import PRIVATE_SETTINGS, private_session
 from odfchain.spark.query_refusals import QueryStep, StepChecker, failed_query, translate_spark_errors
 from odfchain.spark.types import col, latest_rows, physical_struct, quoted
 from odfchain.text import one_line, place_in
+from odfchain.transform.closed_sql import quoted_name
 from odfchain.workspace.read_slices import KeptFooters
 
 if TYPE_CHECKING:

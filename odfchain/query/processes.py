@@ -57,14 +57,15 @@ from odfchain.odf.flatbuffers import schema_path
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.query.embedded import Embedded, in_memory, out_of_memory
+from odfchain.query.embedded import Embedded
 from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins
 from odfchain.query.results import QueryResult, SlicesRead
 from odfchain.query.row_streams import checked_rows, parts_of, stream_of
-from odfchain.query.sql_text import Query, check_text, checked_text
+from odfchain.query.sql_text import Query, checked_text
 from odfchain.startup import put_off_pandas
 from odfchain.storage import fsio
 from odfchain.text import one_line, printable
+from odfchain.transform.closed_sql import check_text, in_memory, out_of_memory
 from odfchain.workspace.workspace_files import Connect, WorkspaceFiles
 
 READY = b"ready\n"

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from odfchain.errors import InvalidIdError, QueryError
-from odfchain.limits import ASKED, OWN, AskedLimits
+from odfchain.limits import OWN
 from odfchain.query.resolved_tables import Changes, Pin, Pins, StateOf
 from odfchain.text import one_line
+from odfchain.transform.closed_sql import check_text, dotted_name, quoted
 from odfchain.workspace.points import parse_time
 
 # The fewest and the most of each.
@@ -62,17 +63,6 @@ def may_be_name(name: str, number: int) -> bool:
     return number == 0 or name == "diff"
 
 
-def dotted_name(name: str, instead: str = "") -> QueryError:
-    """The error for an unquoted name with dots."""
-    message = f"`{one_line(name)}`: a name with dots is written in quotes"
-    return QueryError(message, hint=f"write {instead or quoted_name(name)}")
-
-
-def quoted_name(name: str) -> str:
-    """A name as SQL takes it, dots and all."""
-    return _quoted(one_line(name))
-
-
 def relation_of(call: Call, pins: Pins) -> Pin | Changes:
     """The table that a call means."""
     function, name, *rest = call
@@ -90,37 +80,6 @@ def relation_of(call: Call, pins: Pins) -> Pin | Changes:
             raise QueryError(f"state of {one_line(name)}: {error.message}", hint=error.hint) from None
     columns = None if key is None else tuple(part.strip() for part in key.split(",") if part.strip())
     return replace(pin, projection=StateOf(moment, columns))
-
-
-# Limits on the text of a query, measured in one pass before anything plans it.
-
-# The parts of a query that count; texts and quoted names are skipped.
-_PART = re.compile(
-    r"""'[^']*+'? | "[^"]*+"? | --[^\n]*+ | /\*(?s:.)*?(?:\*/|\Z)
-    | (?P<open>[(\[]) | (?P<close>[)\]])
-    | (?P<operator> ::|<=|>=|<>|!=|==|\|\||&&|<<|>>|->>?|[=]> | [-+*/%<>=!~^&|@\#]
-      | \b(?:and|or|xor|not|is|in|i?like|similar|between|case|when|union|intersect|except|join|div|collate)\b)
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-
-
-def check_text(sql: str, limits: AskedLimits = ASKED) -> None:
-    """The text is none that is known to hurt the planner; measured in one pass."""
-    size = len(sql.encode("utf-8", "surrogatepass"))
-    if size > limits.text_bytes:
-        raise QueryError(f"the query has {size:,} bytes; at most {limits.text_bytes:,} are read")
-    if re.search("[\0\ud800-\udfff]", sql):
-        raise QueryError("the query has characters that are no text")
-    depth = operators = 0
-    for part in _PART.finditer(sql):
-        depth = max(0, depth + bool(part["open"]) - bool(part["close"]))
-        operators += part["operator"] is not None or part["open"] == "["
-        if depth > limits.brackets:
-            raise QueryError(f"the query has more than {limits.brackets} brackets within brackets")
-    if operators > limits.operators:
-        message = f"the query has {operators:,} operators; at most {limits.operators:,} are planned"
-        raise QueryError(message, hint="many values are given as a list: x IN (…)")
 
 
 def checked_text(sql: str) -> str:
@@ -193,9 +152,9 @@ class _Words:
             start, end, point = found
             first, last = self._words[start], self._words[end - 1]
             name = self._name(start)
-            alias = "" if self._has_alias(end) else f" AS {_quoted(name)}"
+            alias = "" if self._has_alias(end) else f" AS {quoted(name)}"
             made[first : last + 1] = ["", *[""] * (last - first)]
-            made[first] = f"{_quoted(f'{name}@{point}')}{alias}"
+            made[first] = f"{quoted(f'{name}@{point}')}{alias}"
         return "".join(made)
 
     def pinned(self, blocks: Mapping[str, str]) -> str | None:
@@ -226,8 +185,8 @@ class _Words:
             if is_argument:
                 made[self._words[place]] = "'" + pinned.replace("'", "''") + "'"
             elif is_table and kind != "text":
-                alias = "" if self._has_alias(place + 1) else f" AS {_quoted(name)}"
-                made[self._words[place]] = _quoted(pinned) + alias
+                alias = "" if self._has_alias(place + 1) else f" AS {quoted(name)}"
+                made[self._words[place]] = quoted(pinned) + alias
             else:
                 continue
             left.discard(name)
@@ -282,7 +241,3 @@ def _point(text: str, *, time: bool) -> str:
         return str(parse_time(moment))
     except InvalidIdError as error:
         raise QueryError(f"TIMESTAMP AS OF: {error.message}", hint=error.hint) from None
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -44,7 +44,13 @@ from odfchain.odf.transform_options import OWN_ENGINE, REBUILD_MARK, is_own_name
 from odfchain.spark.query_refusals import QueryStep
 from odfchain.storage import fsio
 from odfchain.text import excerpt, one_line
-from odfchain.transform.engines import Executed, TransformEngine, address_of, check_version
+from odfchain.transform.engines import (
+    Executed,
+    TransformEngine,
+    address_of,
+    check_version,
+    is_named_datafusion,
+)
 
 if TYPE_CHECKING:
     from odfchain.odf.schema import DataSchema
@@ -216,7 +222,7 @@ class RemoteEngine:
                 check_version(transform, config, version, f"the engine at {address}")
 
             return cls(address, deadline=config.timeout_seconds or None, accept=accept)
-        if not is_own_name(transform.engine):
+        if not is_own_name(transform.engine) and not is_named_datafusion(transform):
             name = transform.engine.lower()
             raise errors.TransformError(
                 f"the transform is for the engine `{transform.engine}`, which is not this one",

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from odfchain.errors import TransformError
 from odfchain.odf.sources import Transform
-from odfchain.odf.transform_options import OWN_ENGINE, is_own, lateness_option, named_version, split_version
+from odfchain.odf.transform_options import (
+    DATAFUSION,
+    OWN_ENGINE,
+    is_own,
+    lateness_option,
+    named_version,
+    split_version,
+)
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
@@ -158,6 +165,21 @@ def engine_version() -> str:
     return EngineRules().version
 
 
+_DATAFUSION = re.compile(r"datafusion_(\d{1,9}\.\d{1,9})\.[^\s+]+")
+
+
+def datafusion_version() -> str:
+    """The version that new transforms for the engine on DataFusion get."""
+    from importlib.metadata import version
+
+    return f"{DATAFUSION}_{version('datafusion')}"
+
+
+def is_named_datafusion(transform: Transform) -> bool:
+    """True if a transform is for an engine on DataFusion: ours, where none has an address."""
+    return transform.engine.lower() == DATAFUSION
+
+
 def rules_of(recorded: str | None) -> EngineRules:
     """The rules that execute a transform with this version; the newest, where it names none of its own."""
     found = _parsed(recorded) if recorded is not None else None
@@ -172,6 +194,8 @@ def same_results(recorded: str | None, running: str, compatible: Collection[str]
     """
     if recorded is None or recorded == running or recorded in compatible:
         return True
+    if (a := _DATAFUSION.fullmatch(recorded)) and (b := _DATAFUSION.fullmatch(running)):
+        return a[1] == b[1]
     one, other = _parsed(recorded), _parsed(running)
     return one is not None and one[0] is not None and other is not None and one[1] == other[1]
 
@@ -188,7 +212,7 @@ def check_version(
     transform: Transform, config: TransformConfig, running: str | None = None, who: str = "this"
 ) -> None:
     """This engine, or the `running` one, gives the results asked for (specification "Engine Deprecation")."""
-    running = running or engine_version()
+    running = running or (datafusion_version() if is_named_datafusion(transform) else engine_version())
     if not same_results(transform.version, running, config.compatible_versions):
         wanted = one_line(transform.version or "")
         message = f"the transform asks for engine version {wanted}, and {who} is {running}"

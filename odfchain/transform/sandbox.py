@@ -20,7 +20,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -121,6 +121,15 @@ _SETTINGS = (
 )
 """Settings of Ubuntu, Debian and Linux for user namespaces: the value for off, and one for on."""
 _WITHOUT = "; `transform.isolation: never` runs such queries without a sandbox"
+
+
+def can_be_had() -> bool:
+    """True if a sandbox can be had here."""
+    try:
+        require_sandbox()
+    except EngineError:
+        return False
+    return True
 
 
 def require_sandbox(otherwise: str = _WITHOUT) -> None:
@@ -287,10 +296,14 @@ import resource, sys
 bytes = int(sys.argv[1]) << 20
 if bytes:
     resource.setrlimit(resource.RLIMIT_DATA, (bytes, bytes))
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)
 from odfchain.cli.main import main
 sys.exit(main(sys.argv[2:]))
 """
-"""The limit holds for Python, and is inherited by Java: what is asked of the system beyond it is refused."""
+"""The limit holds for Python, and is inherited by Java: what is asked of the system beyond it is refused. The
+process ends with what started it (PR_SET_PDEATHSIG)."""
 
 
 @contextlib.contextmanager
@@ -302,37 +315,51 @@ def sandboxed_engine(
     progress: Progress,
     deadline: float | None = None,
     memory_mib: int = 0,
+    engine: str = "spark",
+    walled: bool = True,
+    accept: Callable[[str], None] | None = None,
 ) -> Iterator[RemoteEngine]:
     """An engine that can read the folders `read` and write in `write`; it ends with the block.
 
-    Spark's own temporary files go to `scratch`, which lies in `write`. Each of its two processes may use
-    `memory_mib`; 0 is no limit.
+    Spark's own temporary files go to `scratch`, which lies in `write`. Each of its processes may use
+    `memory_mib`; 0 is no limit. It is `spark` or `datafusion`; one that is not `walled` is a plain process.
+    `accept` as for a `RemoteEngine`.
     """
     from odfchain.transform.engine_protocol import RemoteEngine
 
-    require_sandbox()
-    progress.phase("Starting Spark in a sandbox")
+    if walled:
+        require_sandbox()
+    progress.phase(f"Starting {'Spark' if engine == 'spark' else 'DataFusion'}{' in a sandbox' * walled}")
     # the path of a socket must be short, so it lies in a folder of its own
     with (
         tempfile.TemporaryDirectory(prefix="odfchain-") as shared,
         (Path(shared) / "stderr").open("wb") as log,
     ):
         socket = Path(shared) / "engine.sock"
-        archive = archive_path(find_java())
         command = [
             sys.executable, "-c", _SERVE, str(memory_mib),
-            "-q", "engine", "serve", "--socket", str(socket), "--print-address",
+            "-q", "engine", "serve", "--engine", engine, "--socket", str(socket), "--print-address",
             *(["--heap-mib", str(memory_mib // 2)] if memory_mib else []),
         ]  # fmt: skip
         # in a checkout the schemas lie outside the package
-        shown = [*read, schema_path("odf.fbs").parent, *([archive] if archive.is_file() else [])]
-        process = start(
-            command, read=shown, write=[write, Path(shared)],
-            environment={"TMPDIR": str(scratch), PATH_VARIABLE: str(archive)},
-            cwd=shared, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
-        )  # fmt: skip
+        shown, environment = [*read, schema_path("odf.fbs").parent], {"TMPDIR": str(scratch)}
+        if engine == "spark":
+            archive = archive_path(find_java())
+            shown += [archive] if archive.is_file() else []
+            environment[PATH_VARIABLE] = str(archive)
+        options: dict[str, Any] = {
+            "cwd": shared, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": log,
+            "text": True,
+        }  # fmt: skip
+        process: subprocess.Popen[str]
+        if walled:
+            process = start(
+                command, read=shown, write=[write, Path(shared)], environment=environment, **options
+            )
+        else:
+            process = subprocess.Popen(command, env=environment_kept() | environment, **options)
         try:
-            yield RemoteEngine(_address(process, Path(shared)), deadline=deadline)
+            yield RemoteEngine(_address(process, Path(shared)), deadline=deadline, accept=accept)
         finally:
             _end(process)
 

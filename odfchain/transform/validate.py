@@ -9,17 +9,19 @@ A definition without queries needs no Spark. Source: specification "Query Evolut
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain import errors
 from odfchain.chain.chain import check_following, link_blocks
 from odfchain.odf import events as ev
 from odfchain.odf import transform_options as options
-from odfchain.odf.arrow_schema import schema_of_event
+from odfchain.odf.arrow_schema import from_arrow, schema_of_event
 from odfchain.odf.events import DatasetSnapshot, MetadataEvent, Seed, SetAttachments, SetTransform
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetAlias, DatasetRefAny, local_alias
@@ -29,7 +31,7 @@ from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.text import counted
-from odfchain.transform.engines import EngineRules, address_of
+from odfchain.transform.engines import EngineRules, address_of, datafusion_version, is_named_datafusion
 from odfchain.workspace.commit import commit
 from odfchain.workspace.config import TransformConfig
 from odfchain.workspace.constraint_rules import check_declared
@@ -39,6 +41,7 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
+    from odfchain.transform.engines import TransformEngine
     from odfchain.transform.spark_engine import SparkTransformEngine
     from odfchain.transform.step_files import StepInput
 
@@ -107,6 +110,8 @@ class Checker:
     """The engine of this process; asking for it starts nothing."""
     is_ours: Callable[[Transform], bool]
     """True if it executes a transform; raises a TransformError where no engine does."""
+    datafusion: Callable[[], contextlib.AbstractContextManager[tuple[TransformEngine, Path]]]
+    """The engine on DataFusion, and a folder that it may write in."""
     progress: Progress
 
     def check(
@@ -160,18 +165,54 @@ class Checker:
         if unknown:
             for table in event.transform.temporal_tables or ():
                 check_temporal(table, aliases)
-            self.spark().check_form(event.transform, aliases)
+            if not is_named_datafusion(event.transform):
+                self.spark().check_form(event.transform, aliases)
             names = ", ".join(f"`{name}`" for name in unknown)
             has = "has" if len(unknown) == 1 else "have"
             text = f"{names} {has} no columns before the first pull, which then checks those of the query"
             self.progress.note(text)
             return
-        checked = self.spark().check(event.transform, inputs, present.vocabulary, self.progress)
+        notes: tuple[str, ...] = ()
+        if is_named_datafusion(event.transform):
+            found = self._on_datafusion(event.transform, inputs, present.vocabulary)
+        else:
+            checked = self.spark().check(event.transform, inputs, present.vocabulary, self.progress)
+            found, notes = checked.schema, checked.notes
         if present.schema is not None:
-            _check_system_columns(present.schema, checked.schema, present.vocabulary)
-            settled_schema(checked.schema, present.schema)
-        for note in checked.notes:
+            _check_system_columns(present.schema, found, present.vocabulary)
+            settled_schema(found, present.schema)
+        for note in notes:
             self.progress.note(note)
+
+    def _on_datafusion(
+        self, transform: Transform, inputs: Sequence[StepInput], vocabulary: ev.DatasetVocabulary
+    ) -> DataSchema:
+        # a step without rows: what comes of it is a schema
+        from odfchain.odf.engine_messages import TransformRequest
+        from odfchain.slices.reader import open_parquet
+        from odfchain.transform.execute import normalized, write_empty_parquet
+
+        with self.datafusion() as (engine, folder):
+            given = []
+            for number, item in enumerate(inputs):
+                file = folder / f"schema-{number}.parquet"
+                write_empty_parquet(item.schema, file)
+                given.append(dataclasses.replace(item.given, schema_file=str(file)))
+            request = TransformRequest(
+                dataset_id=DatasetId(bytes(32)),
+                dataset_alias=DatasetAlias.parse("new"),
+                system_time=Timestamp.now(),
+                vocab=vocabulary,
+                transform=normalized(transform),
+                query_inputs=tuple(given),
+                next_offset=0,
+                prev_checkpoint_path=None,
+                new_checkpoint_path=str(folder / "checkpoint"),
+                new_data_path=str(folder / "data"),
+            )
+            engine.execute(request, schema=None, progress=self.progress)
+            with open_parquet(folder / "data") as data:
+                return from_arrow(data.schema_arrow)
 
 
 def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: _Present) -> None:
@@ -226,6 +267,9 @@ def _versioned(event: SetTransform, config: TransformConfig) -> SetTransform:
     transform = event.transform
     base, lateness = options.split_version(transform.version or "")
     elsewhere = address_of(transform, config) is not None
+    if not elsewhere and is_named_datafusion(transform) and not lateness:
+        named = dataclasses.replace(transform, version=transform.version or datafusion_version())
+        return dataclasses.replace(event, transform=named)
     if elsewhere or not options.is_own_name(transform.engine):
         if lateness:
             own = options.OWN_ENGINE

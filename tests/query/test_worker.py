@@ -37,8 +37,9 @@ from odfchain.query.processes import Worker
 from odfchain.query.resolved_tables import Pins
 from odfchain.query.row_streams import checked_rows
 from odfchain.query.slots import Slots
-from odfchain.query.sql_text import Query, check_text, numbered_values
+from odfchain.query.sql_text import Query, numbered_values
 from odfchain.transform import sandbox
+from odfchain.transform.closed_sql import check_text
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.processes import wait_until

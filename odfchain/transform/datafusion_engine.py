@@ -1,0 +1,369 @@
+"""The engine on DataFusion: one request, the files that it names, nothing kept and no Java.
+
+Each input is a view over the interval that is asked for, in the order of its offsets; each step of the query
+is a view over those before it, and the last one is the result. All runs in one partition, so that rows come
+in one order on every machine. Where two parts of a plan would race, a UNION ALL below something else, it is
+refused: such a union is a step of its own. Source: specification "Engine Contract"; RFC-062.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.errors import EngineError, QueryError, QueryLimitError, SchemaError
+from odfchain.lazy import pa, pc, pq
+from odfchain.limits import QUERY, AskedLimits
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import from_arrow, slice_schema
+from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest, TransformRequestInput
+from odfchain.odf.events import DatasetVocabulary, OffsetInterval
+from odfchain.odf.schema import check_recordable, recorded
+from odfchain.odf.sources import SqlQueryStep, Transform
+from odfchain.slices.reader import check_parquet
+from odfchain.slices.writer import (
+    ROW_GROUP_ROWS,
+    SliceInputError,
+    SliceSpec,
+    as_declared,
+    finish_batch,
+    parquet_writer,
+)
+from odfchain.text import find_marker, one_line
+from odfchain.transform.closed_sql import (
+    GivenTables,
+    check_text,
+    closed_context,
+    linked,
+    no_rows,
+    plain_schema,
+    query_plan,
+    quoted,
+    translate_errors,
+    view_schema,
+)
+from odfchain.transform.engines import Executed, datafusion_version
+from odfchain.workspace.dataset_state import SystemColumns
+
+if TYPE_CHECKING:
+    import datafusion as df
+
+    from odfchain.odf.times import Timestamp
+    from odfchain.progress import Progress
+
+FORBIDDEN = frozenset({
+    "current_date", "current_time", "current_timestamp", "file_row_index", "input_file_name", "now", "rand",
+    "random", "today", "uuid", "version",
+})  # fmt: skip
+"""Functions whose result depends on more than their arguments: the clock, chance, files, the machine."""
+
+INPUT_TABLE = "input"
+MEMORY_MIB = 2_048
+_TEXT = AskedLimits(text_bytes=QUERY.text_bytes, brackets=QUERY.brackets)
+_GROUP_BYTES = 64 << 20
+_INTEGERS = (ds.DataTypeInt8, ds.DataTypeInt16, ds.DataTypeInt32, ds.DataTypeInt64,
+             ds.DataTypeUInt8, ds.DataTypeUInt16, ds.DataTypeUInt32, ds.DataTypeUInt64)  # fmt: skip
+
+
+class DataFusionEngine:
+    """Executes queries row by row or over the new rows of each step; fulfils `ServedEngine`."""
+
+    def __init__(self, *, memory_mib: int = MEMORY_MIB) -> None:
+        """Rows of one query take at most `memory_mib`; what needs more fails and is not spilled."""
+        self._memory = memory_mib << 20
+
+    @property
+    def version(self) -> str:
+        """The version that transforms get."""
+        return datafusion_version()
+
+    def execute(
+        self, request: TransformRequest, *, schema: ds.DataSchema | None, progress: Progress
+    ) -> Executed:
+        """The next step of a transformation; the slice is in the types of the specification."""
+        del schema
+        transform, vocabulary = request.transform, request.vocab
+        progress.phase("Planning")
+        with _Run(self._memory) as run, _explained(transform):
+            for given in request.query_inputs:
+                run.add_input(given)
+            frame = run.result(transform)
+            target = result_schema(from_arrow(plain_schema(frame.schema())), vocabulary)
+            progress.phase("Computing")
+            rows = _written(run.rows(frame), target, request, progress)
+        interval = None
+        if rows:
+            interval = OffsetInterval(start=request.next_offset, end=request.next_offset + rows - 1)
+        return Executed(offset_interval=interval, watermark=_watermark(request.query_inputs))
+
+    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
+        """Write what a query makes of Parquet files, the table `input`; the number of records."""
+        progress.phase("Computing")
+        with _Run(self._memory) as run, _explained(request.transform):
+            if request.input_data_paths:
+                run.add_files(INPUT_TABLE, [Path(path) for path in request.input_data_paths])
+            frame = run.result(request.transform)
+            schema = pa.schema([_in_ms(field) for field in plain_schema(frame.schema())])
+            count = 0
+            with pq.ParquetWriter(request.output_data_path, schema) as writer:
+                for batch in _grouped(run.rows(frame)):
+                    columns = [as_declared(c, f) for c, f in zip(batch.columns, schema, strict=True)]
+                    writer.write_batch(pa.record_batch(columns, schema=schema))
+                    count += batch.num_rows
+                    progress.advance()
+        return count
+
+
+class _Run(contextlib.ExitStack):
+    """A context for one request, its tables, and the folders of links that it reads."""
+
+    def __init__(self, memory: int) -> None:
+        super().__init__()
+        self._tables = GivenTables()
+        # statistics are off for all: what they hide of NaN may reach a result by a join as well
+        self._context = closed_context(
+            self._tables, memory=memory, partitions=1, inexact=True, exact_names=True
+        )
+        for name in FORBIDDEN:
+            self._context.deregister_udf(name)
+        self._count = 0
+
+    def add_input(self, given: TransformRequestInput) -> None:
+        """The view of an input: the records of its interval in the order of their offsets."""
+        with _reading(given.query_alias):
+            schema = slice_schema(from_arrow(pq.read_schema(given.schema_file).remove_metadata()))
+        interval = given.offset_interval
+        if interval is None or not given.data_paths:
+            self._given(given.query_alias, self._registered(schema, []))
+            return
+        name = self._registered(schema, [Path(path) for path in given.data_paths])
+        self._given(name, name)
+        offset = quoted(given.vocab.offset_column)
+        rows = f"FROM {quoted(name)} WHERE {offset} BETWEEN {interval.start} AND {interval.end}"
+        count = self._context.sql(f"SELECT count(*) {rows}").collect()[0].column(0)[0].as_py()
+        if count != interval.count:
+            what = f"its files have {count:,} of the {interval.count:,} records that are asked for"
+            raise EngineError(f"input {one_line(given.query_alias)}: {what}")
+        cut = self._context.sql(f"SELECT * {rows}")
+        del self._tables.given[name]  # only the interval has a name
+        self._view(given.query_alias, cut)
+
+    def add_files(self, alias: str, paths: Sequence[Path]) -> None:
+        """The table of Parquet files that have one schema."""
+        with _reading(alias):
+            schema = plain_schema(pq.read_schema(paths[0]).remove_metadata())
+        self._given(alias, self._registered(schema, paths))
+
+    def result(self, transform: Transform) -> df.DataFrame:
+        """The rows of the last step, each step planned over the inputs and the steps before it."""
+        steps = transform.queries or (SqlQueryStep(query=transform.query or ""),)
+        if transform.temporal_tables:
+            hint = "join with the latest rows instead, or write the query for odfchain-spark"
+            raise QueryError("DataFusion has no temporal tables", hint=hint, refused=True)
+        if len(steps) > QUERY.steps:
+            message = f"the transform has {len(steps):,} steps; at most {QUERY.steps} are planned"
+            raise QueryError(message, refused=True)
+        *before, last = steps
+        if last.alias is not None or any(step.alias is None for step in before):
+            raise QueryError("the last step, and no other, is the result and has no alias")
+        for step in before:
+            frame = self._planned(step)
+            assert step.alias is not None  # noqa: S101 - checked above
+            if frame.execution_plan().partition_count > 1:
+                # the parts of a union one after the other; read in place, they would race
+                name, rows = self._next_name(), list(self.rows(frame))
+                self._context.register_record_batches(name, [rows or [no_rows(frame.schema())]])
+                self._given(step.alias, name)
+            else:
+                self._view(step.alias, frame)
+        return self._planned(last)
+
+    def rows(self, frame: df.DataFrame) -> Iterator[pa.RecordBatch]:
+        """The rows in their order, those of a UNION ALL part by part."""
+        for stream in frame.execute_stream_partitioned():
+            for batch in stream:
+                yield batch.to_pyarrow()
+
+    def _planned(self, step: SqlQueryStep) -> df.DataFrame:
+        sql = step.query.strip().rstrip(";").rstrip()
+        with _refused(step), translate_errors(sql):
+            check_text(sql, _TEXT)
+            frame = query_plan(self._context, sql)
+            plan = frame.execution_plan().display_indent()
+            if plan.count("\n") > QUERY.nodes:
+                raise QueryError(f"the query has more than {QUERY.nodes:,} plans")
+            if any(line.lstrip().startswith("CoalescePartitionsExec") for line in plan.split("\n")):
+                hint = "make the UNION ALL a step of its own: queries: [{alias: u, query: … UNION ALL …}, …]"
+                message = "the order of rows is not settled: a UNION is below something that depends on it"
+                raise QueryError(message, hint=hint)
+            return frame
+
+    def _registered(self, schema: pa.Schema, paths: Sequence[Path]) -> str:
+        name = self._next_name()
+        if not paths:
+            self._context.register_record_batches(name, [[no_rows(view_schema(schema))]])
+            return name
+        for path in paths:
+            check_parquet(path)
+        folder = linked(paths, self)
+        self._context.register_parquet(name, folder, schema=view_schema(schema), parquet_pruning=False)
+        return name
+
+    def _next_name(self) -> str:
+        self._count += 1
+        return f"#{self._count}"
+
+    def _view(self, alias: str, frame: df.DataFrame) -> None:
+        name = self._next_name()
+        self._context.register_view(name, frame)
+        self._given(alias, name)
+
+    def _given(self, alias: str, name: str) -> None:
+        if alias in self._tables.given:
+            raise QueryError(f"two tables are called `{one_line(alias)}`", hint="give one another alias")
+        self._tables.given[alias] = self._tables.registered[name]
+
+
+def result_schema(found: ds.DataSchema, vocabulary: DatasetVocabulary) -> ds.DataSchema:
+    """The schema of slices with a query's columns: system columns, event time, the rest (the contract, 5)."""
+    names = found.names
+    for name in names:
+        if names.count(name) > 1 or not name.strip():
+            what = f"two columns `{one_line(name)}`" if name.strip() else "a column without a name"
+            raise QueryError(f"the result has {what}", hint="give one another name: AS …")
+    for made in (vocabulary.offset_column, vocabulary.system_time_column):
+        if made in names:
+            message = f"the result has a column `{made}`, which is made when the slice is written"
+            raise QueryError(message, hint="leave it out, or select the columns by name instead of *")
+    operation = found.field(vocabulary.operation_type_column)
+    if operation is not None and not isinstance(operation.value_type, _INTEGERS):
+        kind = ds.format_type(operation.value_type)
+        message = f"the operation `{operation.name}` is {kind}, not an integer"
+        raise QueryError(message, hint="0 appends, 1 retracts, 2 and 3 correct")
+    fields = [_field(field) for field in found.fields]
+    check_recordable(fields)
+    event_time = _event_time(found, vocabulary.event_time_column)
+    return SystemColumns.SPECIFICATION.before(fields, event_time, vocabulary)
+
+
+def _event_time(found: ds.DataSchema, name: str) -> ds.DataField:
+    time = found.field(name)
+    if time is None:
+        hint = f"select it, or name a time so: … AS {name}"
+        raise QueryError(f"the result has no column `{name}`: every row needs an event time", hint=hint)
+    match time.value_type:
+        case ds.DataTypeDate():
+            return time
+        case ds.DataTypeTimestamp(timezone=zone) if zone in ("UTC", "+00:00", "Z"):
+            return _field(time)
+    message = f"the event time `{name}` is {ds.format_type(time.value_type)}, not a date or a UTC timestamp"
+    raise QueryError(message, hint=f"arrow_cast({name}, 'Timestamp(Millisecond, Some(\"UTC\"))') AS {name}")
+
+
+def _field(field: ds.DataField) -> ds.DataField:
+    # times of columns are in ms and UTC, those within columns as they are recorded
+    top = isinstance(field.value_type, ds.DataTypeTimestamp)
+    kind = ds.MS_UTC if top else recorded(field.value_type)
+    return ds.DataField(name=field.name, type=ds.optional(kind) if field.optional else kind)
+
+
+def _in_ms(field: pa.Field) -> pa.Field:
+    return field.with_type(pa.timestamp("ms", "UTC")) if pa.types.is_timestamp(field.type) else field
+
+
+def _written(
+    batches: Iterator[pa.RecordBatch], schema: ds.DataSchema, request: TransformRequest, progress: Progress
+) -> int:
+    """Write the slice, also of no rows; the number of rows."""
+    vocabulary, arrow, rows = request.vocab, slice_schema(schema), 0
+    target = Path(request.new_data_path)
+    spec = SliceSpec.of(schema, vocabulary, 0, request.system_time.epoch_ms, target.parent)
+    operation = vocabulary.operation_type_column
+    with target.open("xb") as sink, parquet_writer(sink, arrow, vocabulary) as writer:
+        for batch in _grouped(batches):
+            if operation not in batch.schema.names:
+                zeros = pa.repeat(pa.scalar(0, arrow.field(operation).type), batch.num_rows)
+                batch = batch.append_column(operation, zeros)  # noqa: PLW2901 - the same rows
+            finished = finish_batch(batch, arrow, spec, request.next_offset + rows)
+            most = pc.max(finished.column(operation)).as_py()
+            if most > 3:
+                hint = "0 appends, 1 retracts, 2 and 3 correct"
+                raise QueryError(f"the operation `{operation}` is {most} in some rows", hint=hint)
+            writer.write_batch(finished, row_group_size=ROW_GROUP_ROWS)
+            rows += finished.num_rows
+            progress.advance()
+    return rows
+
+
+def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in batches that are worth a row group."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= ROW_GROUP_ROWS or size >= _GROUP_BYTES:
+            yield pa.concat_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _watermark(inputs: Sequence[TransformRequestInput]) -> Timestamp | None:
+    # the least of the inputs; nothing can be said while one has none
+    marks = [max((w.event_time for w in each.explicit_watermarks), default=None) for each in inputs]
+    known = [mark for mark in marks if mark is not None]
+    return min(known, default=None) if len(known) == len(marks) else None
+
+
+@contextlib.contextmanager
+def _reading(alias: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, SchemaError) as error:
+        raise EngineError(
+            f"input {one_line(alias)}: a file cannot be read: {one_line(str(error))}"
+        ) from error
+
+
+_FAULTS = re.compile(r"(line \d+, column \d+: )?there is no (column|function|table) (\S+)")
+
+
+@contextlib.contextmanager
+def _refused(step: SqlQueryStep) -> Iterator[None]:
+    # what cannot be planned for a name that is none is a fault of the query, all else is not allowed here
+    try:
+        yield
+    except QueryError as error:
+        fault = _FAULTS.search(error.message)
+        if fault is not None and fault[3].lower() in FORBIDDEN:
+            what = f"{fault[1] or ''}{fault[3]} is not allowed"
+            hint = "a result depends on the rows alone, so that others can compute it again"
+            raise QueryError(f"the query, {what}", hint=hint, refused=True) from error
+        if step.alias is not None:
+            error.message = error.message.replace("the query", f"step `{one_line(step.alias)}`", 1)
+        raise
+
+
+@contextlib.contextmanager
+def _explained(transform: Transform) -> Iterator[None]:
+    """Faults of the query are QueryErrors; what it may not do here is refused."""
+    try:
+        with translate_errors(transform.query or ""):
+            try:
+                yield
+            except SliceInputError as error:
+                found = find_marker(str(error))
+                raise QueryError(
+                    f"the result does not fit: {found['message'] if found else error}"
+                ) from error
+    except QueryLimitError as error:
+        hint = "read fewer columns or rows at a time, or allow more: transform.isolatedMemoryMib"
+        raise EngineError(error.message, hint=hint) from error
+    except SchemaError as error:
+        raise QueryError(f"the result does not fit: {error.message}", hint=error.hint) from error
