@@ -253,7 +253,7 @@ def test_a_download_ends_when_the_client_leaves(made: Workspace) -> None:
         assert node.ask("/rows/-/data.csv").text.count("\n") == 200_001
 
 
-@pytest.mark.parametrize("blocks", [20_000, pytest.param(case(25)["long"], marks=pytest.mark.soak)])
+@pytest.mark.parametrize("blocks", [4_000, pytest.param(case(25)["long"], marks=pytest.mark.soak)])
 def test_case_25_a_long_history_costs_no_more(tmp_path: Path, blocks: int) -> None:
     for name, count in (("short", case(25)["short"]), ("long", blocks)):
         files = long_chain(tmp_path, name, count) if name == "short" else _other(tmp_path, name, count)
@@ -262,7 +262,7 @@ def test_case_25_a_long_history_costs_no_more(tmp_path: Path, blocks: int) -> No
         for name, query in itertools.product(("short", "long"), ("", "?from=49")):
             document(node, f"{name}/-/history{query}")
             times = []
-            for _ in range(15):
+            for _ in range(15 if blocks == case(25)["timed"] else 1):
                 start = time.perf_counter()
                 assert node.ask(f"/{name}/-/history{query}").status == 200
                 times.append(time.perf_counter() - start)
