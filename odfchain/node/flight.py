@@ -24,11 +24,11 @@ from odfchain.limits import ASKED, HOST
 from odfchain.node import flight_messages as wire
 from odfchain.node.parts import NodeParts
 from odfchain.query.embedded import Embedded
-from odfchain.query.processes import Worker, WorkerProcess
 from odfchain.query.resolved_tables import Pins
 from odfchain.query.row_streams import checked_rows
 from odfchain.query.slots import Slots
 from odfchain.query.sql_text import Query, numbered_values
+from odfchain.query.walled import Worker, WorkerProcess
 from odfchain.text import one_line
 from odfchain.transfer.access_tokens import Reader, Right, digest_of, holder
 from odfchain.transfer.server_app import Published

@@ -17,11 +17,11 @@ from odfchain.node.clients import Client
 from odfchain.progress import Silent
 from odfchain.query.answers import canonical, hash_of
 from odfchain.query.embedded import Embedded
-from odfchain.query.processes import Worker
 from odfchain.query.proofs import Draft, Run, repeatable
 from odfchain.query.results import QueryResult
 from odfchain.query.slots import RUNNING, WAITING, Slots
 from odfchain.query.sql_text import Query
+from odfchain.query.walled import Worker
 from odfchain.transfer.access_tokens import Reader
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -94,7 +94,7 @@ class Queries:
             BusyError: too many queries wait already.
             QueryError, EngineError, DatasetNotFoundError, PointNotFoundError: as workers say.
         """
-        worker = self._worker if engine is None else replace(self._worker, engine=engine)
+        worker = self._worker if engine is None else replace(self._worker, engine=engine, anew=True)
         request = worker.request(query, pieces=pieces)
         slots = self.slots
         with (

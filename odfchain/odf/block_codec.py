@@ -8,6 +8,7 @@ They differ only in the alignment of the `Timestamp` struct. Source: specificati
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -369,6 +370,12 @@ class Decoder:
         buffer = FlatBuffer(data)
         return self._table(table)(buffer, buffer.root_position(), 0)
 
+    def compile_all(self) -> None:
+        """Every table has its decoder from now on."""
+        for table in self._schema.tables:
+            with contextlib.suppress(CodecError):  # it is none of ours
+                self._tables[table] = self._compile(table)
+
     def _table(self, table: str) -> DecodeTable:
         tables = self._tables
 
@@ -560,7 +567,8 @@ def _encoder(version: int) -> Encoder:
 
 
 @lru_cache
-def _decoder() -> Decoder:
+def decoder() -> Decoder:
+    """The decoder of blocks."""
     return Decoder(load_fbs("odf.fbs"))
 
 
@@ -604,7 +612,7 @@ def open_manifest(data: bytes) -> tuple[int, bytes]:
 def decode_block(data: bytes) -> MetadataBlock:
     """The block that a file holds; `CodecError`, of a newer version or event `UnsupportedVersionError`."""
     _, content = open_manifest(data)
-    return cast("MetadataBlock", _decoder().decode("MetadataBlock", content))
+    return cast("MetadataBlock", decoder().decode("MetadataBlock", content))
 
 
 def decode_header(data: bytes) -> BlockHeader:

@@ -1,18 +1,10 @@
-"""Queries answered by processes for which limits hold: those of the user, and of untrusted clients.
+"""Processes that answer queries, and those of the user: nothing is planned or parsed in who asks (RFC-033).
 
-A text can end the planner's process, and one function can take all memory, without looking at any clock. So
-nothing is planned or parsed here: the text is measured, and a process answers (RFC-033).
-
-    worker = Worker()                           # or Worker(sandbox="require", engine=…)
-    result = worker.answer(Query("select …", Pins(workspace), params={"c": "CH"}, limit=100))
-    result.to_arrow(), result.inputs            # complete and checked; nothing runs any more
-
-`Worker` is for text of others. Its process sees `datasets/` read-only, or the folders of the datasets that
-are given (`Pins(given=…)`), no keys or settings, and no network (RFC-020); what it writes is untrusted, and
-read within limits. It answers one query and is ended, with its parent at the latest.
+A text can end the planner's process, and one function can take all memory, without looking at any clock.
 
 `Local` is for the user. Rows come as they are computed, and the process stays for the next query, of any
-workspace; it is killed when time is up, on Ctrl-C, and where rows are not read to their end.
+workspace; it is killed when time is up, on Ctrl-C, and where rows are not read to their end. Queries of
+others are answered behind walls (`odfchain.query.walled`).
 """
 
 from __future__ import annotations
@@ -20,7 +12,6 @@ from __future__ import annotations
 import atexit
 import base64
 import contextlib
-import dataclasses
 import fcntl
 import io
 import json
@@ -36,36 +27,34 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 from odfchain.errors import (
     EngineError,
-    InvalidIdError,
     OdfchainError,
     QueryError,
     QueryLimitError,
     StoreError,
 )
 from odfchain.lazy import pa
-from odfchain.limits import ASKED, OWN, AskedLimits
-from odfchain.odf.flatbuffers import schema_path
+from odfchain.limits import OWN, AskedLimits
+from odfchain.odf.block_codec import decoder
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.times import Timestamp
-from odfchain.progress import SILENT, Progress
 from odfchain.query.embedded import Embedded
 from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins
 from odfchain.query.results import QueryResult, SlicesRead
-from odfchain.query.row_streams import checked_rows, parts_of, stream_of
+from odfchain.query.row_streams import stream_of
 from odfchain.query.sql_text import Query, checked_text
 from odfchain.startup import put_off_pandas
 from odfchain.storage import fsio
 from odfchain.text import one_line, printable
-from odfchain.transform.closed_sql import check_text, in_memory, out_of_memory
+from odfchain.transform.closed_sql import in_memory, out_of_memory
 from odfchain.workspace.workspace_files import Connect, WorkspaceFiles
 
 READY = b"ready\n"
@@ -73,8 +62,6 @@ ROWS = b"rows\n"
 SAID_BYTES = 64 << 10
 """Size limit of the process's error output [bytes]; the rows go through a pipe."""
 IDLE_SECONDS = 30.0
-# Addresses that are taken before the first row: libraries, threads, plans; half of it is used.
-_PROGRAM_BYTES = 1 << 30
 # Addresses beyond what rows may take: plans, and what is read before it is counted [bytes]…
 _MORE = 256 << 20
 # …and the same for each thread that computes [bytes].
@@ -86,24 +73,7 @@ ENVIRONMENT = {
 }  # fmt: skip
 _ENDING_SECONDS = 5.0
 _AT_ONCE = 1 << 20
-# How long rows wait for others before they are sent [s].
-_PIECE_SECONDS = 1.0
-# Folders that are shown to a process one by one [count]; its command line has room for some thousands.
-_MOST_SHOWN = 500
-_HEADER_BYTES = 1 << 20
-_MESSAGE_CHARACTERS = 2_000
-_TOO_COMPLEX = "the query is too complex for this node"
 _ERRORS = sys.modules[OdfchainError.__module__]
-# Error classes that may be reported, apart from those of the query and the engine.
-_KINDS: dict[str, type[OdfchainError]] = {
-    name: getattr(_ERRORS, name)
-    for name in (
-        "BadInputError", "ChainError", "CodecError", "DatasetNotFoundError", "InvalidIdError",
-        "ObjectCorruptedError", "ObjectNotFoundError", "OversizedInputError",
-        "PointNotFoundError", "QueryLimitError", "SchemaError", "SliceNotFoundError", "StoreError",
-        "UnsupportedVersionError",
-    )
-}  # fmt: skip
 _PROGRAM = "odfchain.api.queries"
 _LINE_BYTES = 64 << 20
 _PIPE_BYTES = 1 << 20
@@ -237,9 +207,10 @@ def _row_of(params: Mapping[str, Any], limits: AskedLimits) -> str:
     return base64.b64encode(data).decode()
 
 
-def _error(
+def error_of(
     reported: dict[str, Any], most: int, kind_of: Callable[[str], type[OdfchainError]]
 ) -> OdfchainError:
+    """The error that a process reports, its texts printable and of at most so many characters."""
     message, hint, *excerpt = (
         text and printable(str(text), most)
         for text in (reported["message"], reported["hint"], *reported["excerpt"][:2])
@@ -249,190 +220,26 @@ def _error(
     return kind_of(reported["kind"])(message, hint=hint)
 
 
-# --- queries of others -------------------------------------------------------------------------------
+Read = dict[str, tuple[DatasetId, Multihash]]
+"""By the names of a query: the dataset and the block."""
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """How such queries are run: each by a process of its own."""
-
-    limits: AskedLimits = ASKED
-    sandbox: Literal["prefer", "require"] = "prefer"
-    """Without a sandbox: the same process, with a note; or an error."""
-    engine: Embedded = field(default_factory=lambda: Embedded(partitions=2))
-    """Its tasks, batches and functions count; 1 partition makes sums and orders the same each time."""
-    progress: Progress = SILENT
-    """Reports a missing sandbox."""
-
-    def answer(self, query: Query) -> QueryResult:
-        """The rows of one query, all of them here."""
-        request = self.request(query)
-        with contextlib.closing(self.process(query.pins)) as process:
-            result = process.answer(request, query.pins)
-            result.to_arrow()
-            return result
-
-    def request(self, query: Query, **how: bool) -> dict[str, Any]:
-        """What a process is asked; the text was measured. `pieces=True`: rows as they come, however many."""
-        check_text(query.sql, self.limits)
-        return request_of(self.engine, query, self.limits, **how)
-
-    def process(self, pins: Pins) -> WorkerProcess:
-        """A process that sees what the query may read; it ends with the thread that calls this."""
-        datasets, only = pins.workspace.root / "datasets", pins.workspace.only
-        if pins.given is not None:
-            shown = [pins.workspace.dataset(each).folder for each, _ in pins.given.values()]
-        elif only is not None and len(only) <= _MOST_SHOWN:
-            shown = [folder for name in sorted(only) if (folder := datasets / name).is_dir()]
-        else:
-            shown = [datasets]
-        return WorkerProcess(self.limits, shown, sandboxed=self._sandboxed())
-
-    def _sandboxed(self) -> bool:
-        from odfchain.transform.sandbox import require_sandbox
-
-        if "had" not in _SAID:
-            try:
-                require_sandbox(otherwise="")
-            except EngineError as error:
-                if self.sandbox == "require":
-                    raise
-                if error.message not in _SAID:
-                    _SAID.add(error.message)
-                    self.progress.note(f"{error}; they run in a plain process ({error.hint})")
-                return False
-            _SAID.add("had")
-        return True
-
-
-# Notes on sandboxes that this process has printed.
-_SAID: set[str] = set()
-
-
-class WorkerProcess(ChildProcess):
-    """A process that has loaded the engine, or is about to; it answers once."""
-
-    def __init__(self, limits: AskedLimits, shown: Sequence[Path], *, sandboxed: bool) -> None:
-        self._limits = limits
-        threads = {"TOKIO_WORKER_THREADS": str(limits.threads), "RAYON_NUM_THREADS": str(limits.threads)}
-        environment = ENVIRONMENT | threads
-
-        def begin(files: contextlib.ExitStack, pipes: dict[str, Any]) -> Any:
-            from odfchain.transform.sandbox import environment_kept, start
-
-            if sandboxed:
-                read = [*shown, schema_path("odf.fbs").parent]
-                return start(command(limits), read=read, write=(), environment=environment, **pipes)
-            folder = tempfile.mkdtemp(prefix="odfchain-query-")
-            files.callback(fsio.remove_at_end(self, Path(folder)))
-            own = environment_kept() | environment | {"TMPDIR": folder, "HOME": folder}
-            return subprocess.Popen(command(limits), env=own, cwd=folder, start_new_session=True, **pipes)
-
-        super().__init__(begin, starting_seconds=limits.starting_seconds)
-
-    def answer(self, request: dict[str, Any], pins: Pins) -> QueryResult:
-        """The answer to what `Worker` asks, as it comes; errors as there, also while rows are read."""
-        schema, first, goes_on, read = self._asked(request)
-        if goes_on and not request["pieces"]:
-            raise self._broken()
-
-        def rows() -> Iterator[pa.RecordBatch]:
-            yield from first
-            more = goes_on
-            while more:
-                kind, found, more, _ = self._piece(pieces=True)
-                if kind != schema:
-                    raise self._broken()
-                yield from found
-
-        return QueryResult(schema, _inputs(pins, read), rows)
-
-    def describe(self, request: dict[str, Any]) -> tuple[pa.Schema, pa.Schema]:
-        """The columns of the answer, and the values that the query needs; errors as `answer`."""
-        columns, _, more, _ = self._asked(request | {"describe": True})
-        if not more:
-            raise self._broken()
-        return columns, self._piece(pieces=False)[0]
-
-    @property
-    def is_running(self) -> bool:
-        """False once it has ended by itself."""
-        return self._child.poll() is None
-
-    def kill(self) -> None:
-        """End it from another thread: whoever reads its answer gets an error."""
-        self._child.kill()
-
-    def _asked(self, request: dict[str, Any]) -> _Piece:
-        self.ready()
-        self._until = time.monotonic() + self._limits.stream_seconds
-        with contextlib.suppress(BrokenPipeError):  # why it ended shows when it is read
-            self._child.stdin.write(json.dumps(request).encode() + b"\n")
-            self._child.stdin.flush()
-        return self._piece(pieces=request["pieces"])
-
-    def _piece(self, *, pieces: bool) -> _Piece:
-        left, seconds = self._until - time.monotonic(), self._limits.seconds
-        if left <= 0:
-            raise EngineError(f"the answer took longer than {self._limits.stream_seconds:g} s")
-        try:
-            self._pipe.left = min(seconds, left)
-            reported = _parsed_header(self._said.readline(_HEADER_BYTES))
-            if isinstance(reported, OdfchainError):
-                raise reported
-            size, read, more = reported or (-1, {}, False)
-            if not 0 <= size <= 2 * self._limits.answer_bytes or len(body := self._said.read(size)) < size:
-                raise self._broken()
-        except TimeoutError:
-            message = f"the query took longer than {seconds:g} s"
-            raise QueryLimitError(message, hint="ask for less at a time") from None
-        return *checked_rows(body, self._limits, every=pieces), more, read
-
-    def _broken(self) -> OdfchainError:
-        code = self._code() or 0
-        # killed; behind a sandbox a signal arrives as an exit code above 128
-        if code < 0 or code > 128:
-            return QueryError(_TOO_COMPLEX, hint="make it shorter, or ask for less at a time")
-        how = f"ended: {self._complaint()}" if code else "did not say what it should"
-        return EngineError(f"the process that answers queries {how}")
-
-
-def command(limits: AskedLimits) -> Sequence[str]:
-    """The command line of the process."""
-    limited = json.dumps(dataclasses.asdict(limits))
-    return [sys.executable, "-P", "-m", "odfchain.query.processes", limited]
-
-
-_Read = dict[str, tuple[DatasetId, Multihash]]
-_Piece = tuple[pa.Schema, list[pa.RecordBatch], bool, _Read]
-"""Rows, whether others follow, and what is read for them."""
-
-
-def _read_blocks(rows: Iterable[tuple[str, str, str]]) -> _Read:
+def read_blocks(rows: Iterable[tuple[str, str, str]]) -> Read:
+    """The inputs in a line of JSON; errors of any kind where it has another form."""
     return {name: (DatasetId.parse(id_), Multihash.parse(block)) for name, id_, block in rows}
 
 
-def _inputs(pins: Pins, read: _Read) -> tuple[Pin, ...]:
-    # what the process has read is what the names of the query mean
+def inputs_of(pins: Pins, read: Read) -> tuple[Pin, ...]:
+    """The inputs that a process says it has read: that is what the names of the query mean."""
     pinned = Pins(pins.workspace, given=read)
     inputs = pinned.used(read)
     pins.named = pinned.named
     return inputs
 
 
-def _written_blocks(pins: Iterable[Pin]) -> list[list[str]]:
+def written_blocks(pins: Iterable[Pin]) -> list[list[str]]:
+    """Inputs as `read_blocks` reads them."""
     return [[pin.name, str(pin.id), str(pin.block_hash)] for pin in pins]
-
-
-def _parsed_header(header: bytes) -> tuple[int, _Read, bool] | OdfchainError | None:
-    # the process has run an untrusted query: any header may come
-    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidIdError):
-        reported = json.loads(header)
-        if "error" in reported:
-            return _error(reported["error"], _MESSAGE_CHARACTERS, lambda kind: _KINDS.get(kind, EngineError))
-        more = reported.get("more") is True
-        return int(reported["bytes"]), _read_blocks(reported["inputs"]), more
-    return None
 
 
 # --- queries of the user -----------------------------------------------------------------------------
@@ -449,7 +256,7 @@ class Local:
         reported, process = self._asked(query, query.seconds, explain=False)
 
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(reported["schema"])))
-        inputs = _inputs(query.pins, _read_blocks(reported["inputs"]))
+        inputs = inputs_of(query.pins, read_blocks(reported["inputs"]))
         turn = process.turn
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -591,7 +398,7 @@ class LocalProcess(ChildProcess):
             raise self._broken()
         reported: dict[str, Any] = json.loads(line)
         if "error" in reported:
-            raise _error(reported["error"], _OWN_MESSAGE_CHARACTERS, _kind_of)
+            raise error_of(reported["error"], _OWN_MESSAGE_CHARACTERS, _kind_of)
         return reported
 
     @contextlib.contextmanager
@@ -660,103 +467,37 @@ def _kind_of(name: str) -> type[OdfchainError]:
 # --- the program of such a process -------------------------------------------------------------------
 #
 # Once the engine is loaded it writes `READY`, then for each line of JSON that asks one line of JSON that
-# says what is read, or what went wrong. Rows are an Arrow IPC stream: those of a client follow at once,
-# bounded, and the process ends; those of the user when they are asked for, as they are computed, with a line
-# at their end. It ends with its parent, or when it was idle.
+# says what is read, or what went wrong. Rows are an Arrow IPC stream when they are asked for, as they are
+# computed, with a line at their end. It ends with its parent, or when it was idle.
 
 
-def main() -> None:
-    """Answer the one query of a client; this process ends with its parent at the latest."""
-    limits = AskedLimits(**json.loads(sys.argv[1]))
-    _bound_by_kernel({
-        resource.RLIMIT_AS: limits.memory * 3 // 2 + _PROGRAM_BYTES,
-        resource.RLIMIT_FSIZE: SAID_BYTES,
-        resource.RLIMIT_CORE: 0,
-    })  # fmt: skip
-    answers = _ready()
-    request = json.loads(sys.stdin.buffer.readline())
-    seconds = limits.stream_seconds if request["pieces"] else limits.seconds
-    _bound_by_kernel({resource.RLIMIT_CPU: int(seconds + limits.starting_seconds) * limits.threads + 1})
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    for header, body in answer(request, limits):
-        _say(answers, header | {"bytes": len(body)}, body)
-    os._exit(0)  # what is left in memory is not put away
-
-
-def _bound_by_kernel(bounds: Mapping[int, int]) -> None:
-    # these hold also when the parent has died and cannot kill this process
-    for which, most in bounds.items():
-        with contextlib.suppress(ValueError, OSError):  # there is a lower one, or none can be had
-            resource.setrlimit(which, (most, most))
-
-
-def answer(request: dict[str, Any], limits: AskedLimits) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """The inputs and the rows, in pieces where that is asked for, or the error."""
-    try:
-        yield from _rows(request, limits)
-    except BaseException as error:  # noqa: BLE001 - every end is reported, and this is the last of the process
-        # the engine's hints are for who sits before the machine
-        yield {"error": _reported(error, hint="ask for fewer rows or columns")}, b""
-
-
-def _ready() -> BinaryIO:
-    """Where answers are written; all that every query needs is loaded then."""
-    answers = os.fdopen(os.dup(1), "wb", 1 << 20)
-    os.dup2(2, 1)  # what libraries print is no answer
+def load() -> None:
+    """All that every query needs is loaded."""
     put_off_pandas()
     for name in ("datafusion", "pyarrow.dataset", "odfchain.slices.state"):
         import_module(name)
+    decoder().compile_all()
+
+
+def ready() -> BinaryIO:
+    """Where answers are written; all that every query needs is loaded then, and `READY` is written."""
+    answers = os.fdopen(os.dup(1), "wb", 1 << 20)
+    os.dup2(2, 1)  # what libraries print is no answer
+    load()
     answers.write(READY)
     answers.flush()
     return answers
 
 
-def _say(answers: BinaryIO, what: dict[str, Any], body: bytes = b"") -> None:
+def say(answers: BinaryIO, what: dict[str, Any], body: bytes = b"") -> None:
+    """Answer with a line of JSON, and what follows it."""
     answers.write(json.dumps(what).encode() + b"\n")
     answers.write(body)
     answers.flush()
 
 
-def _end_with_parent() -> None:
-    # nothing follows the query on standard input, so its end is the parent's
-    sys.stdin.buffer.read()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _rows(request: dict[str, Any], limits: AskedLimits) -> Iterator[tuple[dict[str, Any], bytes]]:
-    pa.set_cpu_count(limits.threads)
-    engine, only = _engine(request, memory=limits.memory), request["only"]
-    files = WorkspaceFiles(Path(request["workspace"]), only=None if only is None else frozenset(only))
-    query = _query(request, files)
-    if request["describe"]:
-        columns, values = engine.describe(query)
-        yield {"inputs": [], "more": True}, stream_of(columns, [])
-        yield {"inputs": []}, stream_of(values, [])
-        return
-    result, pieces = engine.run(query), request["pieces"]
-    inputs, began = _written_blocks(result.inputs), time.monotonic()
-    rows, size, held = 0, 0, list[pa.RecordBatch]()
-    for batch in result.batches():
-        rows += batch.num_rows
-        if not pieces and rows > limits.rows:
-            raise _too_large(f"{limits.rows:,} rows", "add LIMIT, or ask for a part by a condition")
-        for part in parts_of(batch, limits.piece_bytes):
-            is_full = size + part.nbytes > limits.piece_bytes or time.monotonic() > began + _PIECE_SECONDS
-            if pieces and held and is_full:
-                yield {"inputs": inputs, "more": True}, stream_of(result.schema, held)
-                size, held, began = 0, [], time.monotonic()
-            size += part.nbytes
-            if size > limits.answer_bytes:
-                raise _too_large(f"{limits.answer_bytes:,} bytes", "ask for fewer rows or columns")
-            held.append(part)
-    yield {"inputs": inputs}, stream_of(result.schema, held)
-
-
-def _too_large(most: str, hint: str) -> QueryError:
-    return QueryError(f"the answer has more than {most}, which is what this node gives at a time", hint=hint)
-
-
-def _engine(request: dict[str, Any], **more: Any) -> Embedded:
+def asked_engine(request: dict[str, Any], **more: Any) -> Embedded:
+    """The engine that a request asks for, with `more` of its options."""
     without = frozenset(request["without"])
     return Embedded(
         partitions=request["partitions"], batch_size=request["batch_size"], without=without, **more
@@ -767,7 +508,7 @@ def _pins(request: dict[str, Any], files: WorkspaceFiles) -> Pins:
     as_at, given = request["as_at"], request["given"]
     if given is None:
         return Pins(files, as_at=as_at and Timestamp.parse(as_at))
-    return Pins(files, given=_read_blocks(given))
+    return Pins(files, given=read_blocks(given))
 
 
 def _params(request: dict[str, Any]) -> dict[str, Any]:
@@ -777,11 +518,12 @@ def _params(request: dict[str, Any]) -> dict[str, Any]:
     return {name: row.column(name)[0] for name in row.schema.names}
 
 
-def _query(request: dict[str, Any], files: WorkspaceFiles) -> Query:
+def asked_query(request: dict[str, Any], files: WorkspaceFiles) -> Query:
+    """The query of a request."""
     return Query(request["sql"], _pins(request, files), _params(request), request["limit"], request["skip"])
 
 
-def _reported(error: BaseException, *, hint: str | None = None) -> dict[str, Any]:
+def report_of(error: BaseException, *, hint: str | None = None) -> dict[str, Any]:
     """An error as it is written; `hint` takes the place of the engine's own."""
     if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
         error = out_of_memory()
@@ -799,7 +541,7 @@ def serve(connect: Connect) -> None:
     links = Path(sys.argv[1])
     asked: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(asked, links), daemon=True).start()  # the parent may end now
-    answers, taken = _ready(), _addresses()
+    answers, taken = ready(), _addresses()
     result: QueryResult | None = None
     while True:
         try:
@@ -821,8 +563,8 @@ def serve(connect: Connect) -> None:
         try:
             header, result = _planned(request, links, connect)
         except BaseException as error:  # noqa: BLE001 - every end is reported
-            header = {"error": _reported(error)}
-        _say(answers, header)
+            header = {"error": report_of(error)}
+        say(answers, header)
 
 
 def _listen(asked: SimpleQueue[bytes], links: Path) -> None:
@@ -857,17 +599,17 @@ def _planned(
     request: dict[str, Any], links: Path, connect: Connect
 ) -> tuple[dict[str, Any], QueryResult | None]:
     checked, spill = request["checked"], request["spill"]
-    engine = _engine(
+    engine = asked_engine(
         request, spill=None if spill is None else Path(spill), memory=request["memory"], links=links,
         checked=CheckedSlices(checked and Path(checked), state_bytes=request["state_bytes"]),
     )  # fmt: skip
-    query = _query(request, WorkspaceFiles.find(Path(request["workspace"]).parent, connect))
+    query = asked_query(request, WorkspaceFiles.find(Path(request["workspace"]).parent, connect))
     if request["explain"]:
         return {"text": engine.explain(query)}, None
     result = engine.run(query)
     schema = base64.b64encode(result.schema.serialize()).decode()
     slices = [result.slices.read, result.slices.there]
-    return {"inputs": _written_blocks(query.pins.named), "slices": slices, "schema": schema}, result
+    return {"inputs": written_blocks(query.pins.named), "slices": slices, "schema": schema}, result
 
 
 def _write_rows(result: QueryResult, answers: BinaryIO) -> None:
@@ -880,9 +622,5 @@ def _write_rows(result: QueryResult, answers: BinaryIO) -> None:
         except BrokenPipeError:
             os._exit(0)
         except BaseException as error:  # noqa: BLE001 - every end is reported
-            end = {"error": _reported(error)}
-    _say(answers, end)
-
-
-if __name__ == "__main__":
-    main()
+            end = {"error": report_of(error)}
+    say(answers, end)

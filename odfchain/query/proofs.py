@@ -30,9 +30,10 @@ from odfchain.query.answers import (
     read,
 )
 from odfchain.query.embedded import DIALECT, Embedded
-from odfchain.query.processes import Local, Worker
+from odfchain.query.processes import Local
 from odfchain.query.resolved_tables import Pins
 from odfchain.query.sql_text import Query
+from odfchain.query.walled import Worker
 from odfchain.storage import fsio
 from odfchain.storage.http_client import HttpPool, request_headers
 from odfchain.storage.http_rules import Deadline, Timing, with_retries

@@ -312,11 +312,13 @@ _MOST = 200_000
 class CheckedSlices:
     """The memory of one workspace; `file` None remembers nothing beyond this process."""
 
-    def __init__(self, file: Path | None = None, *, state_bytes: int = 0) -> None:
-        """`state_bytes` is what states that are kept of a dataset may take."""
+    def __init__(
+        self, file: Path | None = None, *, state_bytes: int = 0, known: dict[str, list[int]] | None = None
+    ) -> None:
+        """`state_bytes` is what states that are kept of a dataset may take; `known` is that of another."""
         self.file = file
         self.state_bytes = state_bytes
-        self._known: dict[str, list[int]] | None = None
+        self._known = known
         self._changed = False
         self._slices: dict[Multihash, list[SliceRef]] = {}
 
@@ -344,7 +346,7 @@ class CheckedSlices:
     def path(self, dataset: DatasetFiles, name: Multihash, *, verify: bool = True) -> Path:
         """The file of a slice, which hashes to `name` (unless `verify` is off) and may be decoded."""
         path = dataset.data.path(name)
-        if self._read().get(str(path)) == (seen := _stamp(path)) and seen:
+        if self.known.get(str(path)) == (seen := _stamp(path)) and seen:
             return path
         from odfchain.slices.reader import check_parquet
 
@@ -359,8 +361,8 @@ class CheckedSlices:
         if not verify:
             return path
         # what was seen before it was hashed: a change meanwhile shows at the next look
-        if len(self._read()) < _MOST:
-            self._read()[str(path)] = seen
+        if len(self.known) < _MOST:
+            self.known[str(path)] = seen
             self._changed = True
         return path
 
@@ -372,7 +374,9 @@ class CheckedSlices:
             fsio.replace_file(self.file, json.dumps(self._known).encode(), mode=0o600)
             self._changed = False
 
-    def _read(self) -> dict[str, list[int]]:
+    @property
+    def known(self) -> dict[str, list[int]]:
+        """By path, what a slice looked like when it was checked."""
         if self._known is None:
             self._known = {}
             if self.file is not None:

@@ -63,6 +63,14 @@ class DatasetFiles:
             fsio.make_folder(folder / name)
         fsio.replace_file(folder / "info" / "alias", str(alias).encode())
 
+    @staticmethod
+    def alias_in(folder: Path) -> DatasetAlias:
+        """The local name of the dataset in a folder."""
+        try:
+            return DatasetAlias.parse((folder / "info" / "alias").read_text(encoding="utf-8").strip())
+        except OSError as error:
+            raise StoreError(f"{folder}: not a dataset folder ({error.strerror})") from None
+
     @classmethod
     def open(
         cls,
@@ -73,10 +81,7 @@ class DatasetFiles:
         shared: SharedStore = ONLY_HERE,
     ) -> DatasetFiles:
         """Open the dataset in a folder, on a reference; `signer` has its owner's key, if that is here."""
-        try:
-            alias = DatasetAlias.parse((folder / "info" / "alias").read_text(encoding="utf-8").strip())
-        except OSError as error:
-            raise StoreError(f"{folder}: not a dataset folder ({error.strerror})") from None
+        alias = cls.alias_in(folder)
         chain = MetadataChain(
             LocalObjectStore(folder / "blocks"),
             shared.refs(folder),

@@ -13,6 +13,7 @@ A dataset appears and disappears by one rename, so a crash leaves no half of one
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import grp
 import os
@@ -248,15 +249,14 @@ class WorkspaceFiles:
 
     def local_datasets(self) -> Iterator[DatasetFiles]:
         """Every dataset as it is on this machine; a store is not asked, and no lock is taken."""
-        datasets = []
+        for _, folder in sorted(self._aliases(), key=lambda found: found[0]):
+            yield self._open(folder)
+
+    def _aliases(self) -> Iterator[tuple[names.DatasetAlias, Path]]:
         for folder in (self.root / "datasets").iterdir():
-            if self.only is not None and folder.name not in self.only:
-                continue
-            try:
-                datasets.append(self._open(folder))
-            except errors.OdfchainError:
-                continue
-        yield from sorted(datasets, key=lambda d: d.alias)
+            if self.only is None or folder.name in self.only:
+                with contextlib.suppress(errors.OdfchainError):
+                    yield DatasetFiles.alias_in(folder), folder
 
     def _folder(self, dataset_id: DatasetId) -> Path:
         return self.root / "datasets" / encode_base16(dataset_id.to_bytes())
@@ -282,10 +282,10 @@ class WorkspaceFiles:
                 return self._open(folder)
             raise errors.DatasetNotFoundError(f"no dataset has the id {parsed}")
         aliases = []
-        for dataset in self.local_datasets():
-            if dataset.alias == parsed:
-                return dataset
-            aliases.append(str(dataset.alias))
+        for alias, folder in self._aliases():
+            if alias == parsed:
+                return self._open(folder)
+            aliases.append(str(alias))
         message = f"no dataset is called {str(parsed)!r}"
         raise errors.DatasetNotFoundError(message, hint=_similar(str(parsed), aliases))
 
@@ -321,7 +321,7 @@ class WorkspaceFiles:
         if (alias := names.local_alias(ref)) is None:
             return None
         self.shared.sync_heads(alias)
-        return next((d.id for d in self.local_datasets() if d.alias == alias), None)
+        return next((self._open(folder).id for other, folder in self._aliases() if other == alias), None)
 
     def columns_of(self, dataset_id: DatasetId) -> Columns | None:
         """The known columns of a dataset; None where it is not here."""

@@ -41,6 +41,7 @@ class WebServer:
                 if not isinstance(sys.exc_info()[1], OSError):
                     super().handle_error(request, client_address)
 
+        self._host = host
         self._server = Server((host, 0), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
 
@@ -50,7 +51,7 @@ class WebServer:
 
     @property
     def origin(self) -> str:
-        return f"http://{self._server.server_address[0]}:{self.port}"
+        return f"http://{self._host}:{self.port}"
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -139,13 +139,13 @@ def test_each_reader_asks_what_its_token_is_for(workspace: odf.Workspace) -> Non
 
 
 def test_walls_that_cannot_be_had(workspace: odf.Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    from odfchain.query import processes
+    from odfchain.query import walled
 
     def none(otherwise: str = "") -> None:
         raise EngineError("no walls here", hint="mend it" + otherwise)
 
     monkeypatch.setattr(sandbox, "require_sandbox", none)
-    monkeypatch.setattr(processes, "_SAID", set())
+    monkeypatch.setattr(walled, "_SAID", set())
     with pytest.raises(EngineError, match="no walls here"), served(workspace, sql=True, walled=True):
         pass
     problems: list[str] = []
@@ -158,13 +158,14 @@ def test_walls_that_cannot_be_had(workspace: odf.Workspace, monkeypatch: pytest.
 
 def test_a_process_is_loaded_ahead(workspace: odf.Workspace) -> None:
     with served(workspace, sql=True) as node:
-        queries = node.parts.queries
+        slots = node.parts.queries.slots
 
-        def ahead() -> bool:
-            return queries.slots._spare is not None
+        def spare() -> Any:
+            return next((each.spare for each in slots._loaders.values()), None)
 
-        wait_until(ahead)
-        before = queries.slots._spare
+        wait_until(spare)
+        before = spare()
         assert node.get("/query?query=select%201%20a")[0] == 200
-        wait_until(lambda: ahead() and queries.slots._spare is not before)
-    assert queries.slots._spare is None or not queries.slots._spare.is_running
+        wait_until(lambda: spare() not in (None, before))
+        assert spare().loader is before.loader
+    assert not spare().loader.fits

@@ -83,16 +83,19 @@ def test_case_14_other_sites_have_nothing_asked_and_the_query_stays(
 def kill_what_runs(node: ServedNode) -> None:
     """Kill the processes of queries once one of them has a query, as its text may do."""
     running = node.parts.queries.slots
-    wait_until(lambda: running._free < slots.RUNNING)
+    wait_until(lambda: any(each.loader.users for each in running._loaders.values()))
     for found in Path("/proc/self/task").glob("*/children"):
         for pid in found.read_text().split():
-            if b"odfchain.query.processes" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"odfchain.query.walled" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(int(pid), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("asked", case(28)["asked"], ids=lambda asked: asked["title"])
 def test_case_28_answers_and_refusals(asked: dict[str, Any], node: ServedNode) -> None:
     if "killed" in asked:
+        loaders = node.parts.queries.slots._loaders
+        wait_until(lambda: [each for each in loaders.values() if each.spare and not each.loader.users])
+        next(each.spare for each in loaders.values() if each.spare).ready()
         killing = threading.Thread(target=kill_what_runs, args=(node,))
         killing.start()
     target = urlencode({"q": asked["sql"]})

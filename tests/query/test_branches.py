@@ -11,9 +11,9 @@ import pytest
 
 import odfchain as odf
 from odfchain.query.embedded import Embedded
-from odfchain.query.processes import Worker
 from odfchain.query.resolved_tables import Pins
 from odfchain.query.sql_text import Query, checked_text
+from odfchain.query.walled import Worker
 from odfchain.spark.session import SparkEngine
 from odfchain.storage.local import LocalObjectStore
 from odfchain.workspace.dataset_state import DatasetState

@@ -31,13 +31,14 @@ from odfchain.errors import (
 )
 from odfchain.limits import ASKED
 from odfchain.odf.identity import Multihash
-from odfchain.query import processes as module
+from odfchain.query import slots as slots_module
+from odfchain.query import walled as module
 from odfchain.query.embedded import Embedded
-from odfchain.query.processes import Worker
 from odfchain.query.resolved_tables import Pins
 from odfchain.query.row_streams import checked_rows
 from odfchain.query.slots import Slots
 from odfchain.query.sql_text import Query, numbered_values
+from odfchain.query.walled import Worker
 from odfchain.transform import sandbox
 from odfchain.transform.closed_sql import check_text
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -322,16 +323,16 @@ PARENT = """
 import dataclasses, sys
 from pathlib import Path
 from odfchain.limits import ASKED
-from odfchain.query import processes
+from odfchain.query import walled
 from odfchain.query.resolved_tables import Pins
 from odfchain.query.row_streams import checked_rows
 from odfchain.query.sql_text import Query
 from odfchain.workspace.workspace_files import WorkspaceFiles
 if sys.argv[2] == "plain":
-    processes.Worker._sandboxed = lambda self: False
+    walled.Worker._sandboxed = lambda self: False
 limits = dataclasses.replace(ASKED, seconds=float(sys.argv[3]))
 sql = "select count(*) from generate_series(1,10000000) a, generate_series(1,10000000) b"
-processes.Worker(limits).answer(Query(sql, Pins(WorkspaceFiles(Path(sys.argv[1])))))
+walled.Worker(limits).answer(Query(sql, Pins(WorkspaceFiles(Path(sys.argv[1])))))
 """
 
 
@@ -373,11 +374,17 @@ out.write(json.dumps({"error": {"kind": "QueryError", "message": json.dumps(foun
 """
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, program: str, *arguments: object) -> None:
-    """Another program takes the place of the process."""
+def loader(monkeypatch: pytest.MonkeyPatch, program: str, *arguments: object) -> None:
+    """Another program takes the place of what loads the engine."""
     monkeypatch.setattr(
         module, "command", lambda _: [sys.executable, "-P", "-c", program, json.dumps(arguments)]
     )
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, program: str, *arguments: object) -> None:
+    """Another program takes the place of what answers."""
+    forks = "from odfchain.query.walled import fork_for_each\n"
+    loader(monkeypatch, f"{forks}fork_for_each(lambda: exec({program!r}, {{}}))", *arguments)
 
 
 @pytest.fixture
@@ -422,7 +429,7 @@ def test_without_a_sandbox_it_is_said_once_or_nothing_is_run(
         Worker(sandbox="require").answer(Query("select 1 as a", scene.pins()))
     assert refused.value.hint == "apt-get install bubblewrap"
     progress = Notes()
-    stand_in(monkeypatch, "import os; print(os.environ.get('AWS_SECRET_ACCESS_KEY'))")
+    loader(monkeypatch, "import os; print(os.environ.get('AWS_SECRET_ACCESS_KEY'))")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     for _ in range(2):
         with pytest.raises(EngineError, match="did not start"):
@@ -524,10 +531,10 @@ def test_a_flood_is_cut_off(shared: Scene, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_process_that_does_not_start_says_why(shared: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(monkeypatch, "raise SystemExit('no library \\x1b[2J')")
+    loader(monkeypatch, "raise SystemExit('no library \\x1b[2J')")
     with pytest.raises(EngineError, match=r"did not start \(exit code 1\): no library \\x1b\[2J"):
         Worker().answer(Query("select 1", shared.pins()))
-    stand_in(monkeypatch, "import time; time.sleep(99)")
+    loader(monkeypatch, "import time; time.sleep(99)")
     limits = dataclasses.replace(ASKED, starting_seconds=0.3)
     with pytest.raises(EngineError, match="did not start in time"):
         Worker(limits).answer(Query("select 1", shared.pins()))
@@ -544,7 +551,7 @@ def test_an_answer_in_pieces_has_the_same_rows_however_many(shared: Scene) -> No
     found = [batch for _, body in pieces for batch in checked_rows(body, ASKED, every=True)[1]]
     assert sum(batch.num_rows for batch in found) == 200_000
     worker = Worker()
-    with contextlib.closing(worker.process(shared.pins())) as process:
+    with worker.process(shared.pins()) as process:
         result = process.answer(worker.request(Query(sql, shared.pins()), pieces=True), shared.pins())
         assert result.to_arrow() == pa.Table.from_batches(found)
 
@@ -558,7 +565,7 @@ def test_rows_that_are_long_come_in_pieces_of_their_own(shared: Scene) -> None:
 
 def test_a_process_that_is_killed_between_pieces_gives_an_error(shared: Scene) -> None:
     worker, sql = Worker(), "select repeat('x', 1000) from generate_series(1, 1000000)"
-    with contextlib.closing(worker.process(shared.pins())) as process:
+    with worker.process(shared.pins()) as process:
         rows = process.answer(worker.request(Query(sql, shared.pins()), pieces=True), shared.pins()).batches()
         next(rows)
         process.kill()
@@ -609,3 +616,74 @@ def test_few_queries_run_few_wait_and_the_others_are_told(shared: Scene) -> None
             timer.start()
             with pytest.raises(BusyError), slots.process(shared.pins(), lambda: gone[0]):
                 pass
+
+
+# --- what queries of one loader have in common --------------------------------------------------------------
+
+NEIGHBOUR = """
+import json, os, signal, sys
+out = os.fdopen(1, "wb", buffering=0)
+out.write(b"ready\\n")
+sql = json.loads(sys.stdin.buffer.readline())["sql"]
+parent = os.getppid()
+def tried(what):
+    try:
+        return what() or "done"
+    except OSError as error:
+        return type(error).__name__
+def found():
+    if sql == "look":
+        return tried(lambda: open(f"/proc/{parent}/mem", "rb", 0).read(1))
+    if sql in ("SIGKILL", "SIGSTOP"):
+        return tried(lambda: os.kill(parent, getattr(signal, sql)))
+    if sql == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return parent
+said = {"kind": "QueryError", "message": json.dumps(found()), "hint": None, "excerpt": []}
+out.write(json.dumps({"error": said}).encode() + b"\\n")
+"""
+
+
+def test_a_query_cannot_look_into_its_loader_nor_end_what_comes_after_it(
+    shared: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(monkeypatch, NEIGHBOUR)
+    monkeypatch.setattr(module, "_ENDING_SECONDS", 0.3)
+    worker, pins = Worker(sandbox="require"), shared.pins()
+
+    def told(sql: str) -> Any:
+        with pytest.raises(QueryError) as error, slots.process(pins) as process:
+            process.answer(worker.request(Query(sql, pins)), pins)
+        return error.value.message.strip('"')
+
+    with contextlib.closing(Slots(worker, pins.workspace)) as slots:
+        first = told("who")
+        assert told("look") == "PermissionError"
+        assert told("who") == first
+        ids = {id(slots._loaders[worker.shown(pins)].loader)}
+        for harm in ("SIGKILL", "SIGSTOP", "crash"):
+            told(harm)
+            wait_until(lambda: told("who").isdigit())  # what was forked before may end with it
+            ids.add(id(slots._loaders[worker.shown(pins)].loader))
+        assert len(ids) > 1
+
+
+def test_queries_of_one_loader_run_at_the_same_time_and_know_nothing_of_each_other(shared: Scene) -> None:
+    worker, pins = Worker(), shared.pins()
+    with contextlib.closing(Slots(worker, pins.workspace)) as slots:
+        with slots.process(pins) as one, slots.process(pins) as other:
+            for process, value in ((one, 1), (other, 2)):
+                query = worker.request(Query(f"select {value} as a", pins))
+                assert process.answer(query, pins).to_arrow().to_pylist() == [{"a": value}]
+        assert len(slots._loaders) == 1
+
+
+def test_readers_who_see_less_have_loaders_of_their_own(scene: Scene) -> None:
+    others = [add_root(scene.workspace, f"d{number}", SCHEMA) for number in range(slots_module.LOADERS + 1)]
+    files, worker = scene.workspace._files, Worker()
+    with contextlib.closing(Slots(worker, files)) as slots:
+        for other in others:
+            pins = Pins(dataclasses.replace(files, only=frozenset([other.folder.name])))
+            with slots.process(pins) as process, pytest.raises(DatasetNotFoundError):
+                process.answer(worker.request(Query("select * from cities", pins)), pins)
+        assert len(slots._loaders) == slots_module.LOADERS
