@@ -1,8 +1,8 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
 python bench/bench.py [kernels] [commands] [ledgers] [flights] [documents] [held] [codec] [digest] [chain]
-    [slices] [merges] [snapshots] [memory] [transform] [share] [verify] [warm] [query] [skipping]
-    [branches] [profiles] [scale] [states] [assets] [smart] [node] [--json]
+    [slices] [merges] [snapshots] [memory] [transform] [preprocess] [share] [verify] [warm] [query]
+    [skipping] [branches] [profiles] [scale] [states] [assets] [smart] [node] [--json]
 
 `kernels` (`make bench kernels`) is the first five after it: what README says, with its goals, in about ten
 minutes; its figures come once more as rows of a table at the end. `KAMU` names a program of the reference
@@ -34,6 +34,7 @@ from bench_ledgers import bench_ledgers
 from bench_memory import bench_memory
 from bench_merges import bench_merges
 from bench_node import bench_node
+from bench_preprocess import bench_preprocess
 from bench_profiles import bench_profiles
 from bench_query import bench_query
 from bench_scale import bench_scale
@@ -66,6 +67,7 @@ PARTS = KERNELS | {
     "snapshots": bench_snapshots,
     "memory": bench_memory,
     "transform": bench_transform,
+    "preprocess": bench_preprocess,
     "share": bench_share,
     "verify": bench_verify,
     "warm": bench_warm,

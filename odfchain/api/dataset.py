@@ -298,9 +298,10 @@ class Dataset(Branching, Readable, Upkeep):
     ) -> IngestOutcome:
         from odfchain.ingest.ingesting import Ingestion
 
-        with commit_checks(self._workspace, asked) as check:
-            run = Ingestion(self._files, start, options, asked.progress, check)
-            return run.push(paths, expect_rows=self._workspace._engines.begin)
+        known = self._workspace._engines
+        with known.of(self._files, asked.progress) as engines, commit_checks(self._workspace, asked) as check:
+            run = Ingestion(self._files, start, engines, options, asked.progress, check)
+            return run.push(paths, expect_rows=known.begin)
 
     @takes(FrameOptions)
     def ingest_frame(self, asked: FrameOptions) -> IngestOutcome:
@@ -318,7 +319,7 @@ class Dataset(Branching, Readable, Upkeep):
         *,
         name: str = "the frame",
     ) -> IngestOutcome:
-        from odfchain.ingest.ingesting import Ingestion
+        from odfchain.ingest.ingesting import already_ingested
         from odfchain.ingest.polling import Batch
         from odfchain.ingest.read_formats import write_frame_file
 
@@ -327,7 +328,7 @@ class Dataset(Branching, Readable, Upkeep):
         options = self._ingest_options(asked)
         chosen = dataclasses.replace(options, input_format="parquet", input_name=name, batch=of_stream)
         start = self._session_for(frame, asked.progress)
-        if (outcome := Ingestion(self._files, start, chosen).already_ingested(self.summary)) is not None:
+        if (outcome := already_ingested(self._files, self.summary, chosen)) is not None:
             return outcome  # nothing of it is computed again
         with self._files.staging() as folder:
             asked.progress.phase(f"Writing {name}")

@@ -272,12 +272,13 @@ def _from_source(dataset: Dataset, asked: PullOptions, ahead: FetchAhead | None)
     from odfchain.api.branching import commit_checks
     from odfchain.ingest.ingesting import Ingestion
 
-    engines = dataset._workspace._engines
-    start = functools.partial(engines.session, asked.progress)
+    known = dataset._workspace._engines
+    start = functools.partial(known.session, asked.progress)
     merge, fetch = dataset._ingest_options(asked), _fetch_options(dataset, asked)
-    with commit_checks(dataset._workspace, asked) as check:
-        run = Ingestion(dataset._files, start, merge, asked.progress, check)
-        outcome = run.pull(fetch, expect_rows=engines.begin, ahead=ahead)
+    files, space = dataset._files, dataset._workspace
+    with known.of(files, asked.progress) as engines, commit_checks(space, asked) as check:
+        run = Ingestion(files, start, engines, merge, asked.progress, check)
+        outcome = run.pull(fetch, expect_rows=known.begin, ahead=ahead)
     return _result(dataset, Way.SOURCE, outcome.status.value, outcome, outcome.inputs)
 
 

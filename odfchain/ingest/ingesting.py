@@ -61,6 +61,8 @@ from odfchain.workspace.read_slices import RecordedSlice
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from odfchain.transform.engines import TransformEngine
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOptions(MergeOptions):
@@ -157,6 +159,8 @@ class Ingestion:
 
     dataset: DatasetFiles
     session: Callable[[], SparkSession]
+    engines: Callable[[src.Transform], TransformEngine]
+    """Those that preprocess what Spark does not."""
     options: IngestOptions
     progress: Progress = SILENT
     check: CommitCheck | None = None
@@ -172,7 +176,7 @@ class Ingestion:
 
     def _push(self, files: GivenFiles, expect_rows: Callable[[], None]) -> IngestOutcome:
         state, options = DatasetState.read(self.dataset.chain), self.options
-        if (repeated := self.already_ingested(state)) is not None:
+        if (repeated := already_ingested(self.dataset, state, options)) is not None:
             return repeated
         source = _push_source(self.dataset, state, options.source_name)
         declared, preprocess = (None, None) if source is None else (source.read, source.preprocess)
@@ -231,14 +235,6 @@ class Ingestion:
         outcomes = tuple(done[index] for index in sorted(done))
         return IngestOutcome(outcomes, state.head, head, len(hashes), transaction.writer.watermark)
 
-    def already_ingested(self, state: DatasetState) -> IngestOutcome | None:
-        """The outcome of a batch that is recorded; None for every other input."""
-        source, batch = _push_source(self.dataset, state, self.options.source_name), self.options.batch
-        if batch is None or not batch.is_recorded(state, _name_of(source)):
-            return None
-        nothing = InputOutcome(self.options.input_name or batch.query, 0, {}, None)
-        return IngestOutcome((nothing,), state.head, state.head, 0, state.watermark)
-
     def pull(
         self,
         options: FetchOptions,
@@ -270,6 +266,17 @@ class Ingestion:
         new = DatasetState.read(self.dataset.chain)
         status = PullStatus.UPDATED if blocks else PullStatus.UP_TO_DATE
         return PullOutcome(tuple(inputs), old.head, new.head, blocks, new.watermark, status)
+
+
+def already_ingested(
+    dataset: DatasetFiles, state: DatasetState, options: IngestOptions
+) -> IngestOutcome | None:
+    """The outcome of a batch that is recorded; None for every other input."""
+    source, batch = _push_source(dataset, state, options.source_name), options.batch
+    if batch is None or not batch.is_recorded(state, _name_of(source)):
+        return None
+    nothing = InputOutcome(options.input_name or batch.query, 0, {}, None)
+    return IngestOutcome((nothing,), state.head, state.head, 0, state.watermark)
 
 
 def _push_source(dataset: DatasetFiles, state: DatasetState, name: str | None) -> AddPushSource | None:
@@ -540,8 +547,8 @@ class Inputs:
         given, options = found.given, found.options
         with given.translate_errors():
             source = given.open(
-                self._run.session, self._state, options.merging.slice_bytes, options.staging,
-                progress, found.kept,
+                self._run.session, self._run.engines, self._state, options.merging.slice_bytes,
+                options.staging, progress, found.kept,
             )  # fmt: skip
             merge = fitted(self._run.session, self._state, source, options)
         if merge is not None:

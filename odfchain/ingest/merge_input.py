@@ -368,7 +368,7 @@ class InputMerge:
             found = {name.removeprefix(kind): n for name, n in counts.items() if name.startswith(kind)}
             notes += notes_on_cut_times(found)
         if self.source.counted is not None:
-            notes += notes_on_cut_times(self.source.counted.counts())
+            notes += notes_on_cut_times(self.source.counted())
         return tuple(notes)
 
     def _refuse_fault(self, outcome: Outcome) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,28 +20,32 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import BadInputError, EngineError, OdfchainError, SchemaError, UsageError
 from odfchain.ingest import read_csv
-from odfchain.lazy import F, pa
+from odfchain.lazy import F, pa, pc, pq
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
+from odfchain.odf.arrow_schema import slice_schema
+from odfchain.odf.engine_messages import INPUT_TABLE, RawQueryRequest
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.schema import parse_ddl
 from odfchain.odf.times import RFC3339, java_format
 from odfchain.progress import SILENT, Progress
-from odfchain.spark.executor_files import Handover, text_ranges
-from odfchain.spark.input_frames import ROW_ID, CsvTexts, FinerTimes, InputFrame, first_bad_row, parquet_input
+from odfchain.spark.executor_files import Handover, files_of, text_ranges
+from odfchain.spark.input_frames import FINER, ROW_ID, CsvTexts, InputFrame, first_bad_row, parquet_input
 from odfchain.spark.jobs import Steps, explain
 from odfchain.spark.plans import is_remote
 from odfchain.spark.text_values import TextRules
 from odfchain.spark.types import check_columns, col, result_schema
 from odfchain.storage.fsio import storage_errors
 from odfchain.text import printable
+from odfchain.transform.engines import is_named_datafusion
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from odfchain.ingest.history import WriterState
     from odfchain.spark.documents import LineFile, RecordSource
+    from odfchain.transform.engines import TransformEngine
 
 
 INPUT_FORMATS: dict[str, type[src.ReadStep]] = {
@@ -367,9 +373,6 @@ def record_source(
 
 # An input of a run: a file with what to make of it, read and preprocessed.
 
-INPUT_TABLE = "input"
-"""Name of the input rows in the queries of a preprocess step."""
-
 
 @dataclass(frozen=True, slots=True)
 class FileInput:
@@ -405,6 +408,7 @@ class FileInput:
     def open(
         self,
         session: Callable[[], SparkSession],
+        engines: Callable[[src.Transform], TransformEngine],
         state: WriterState,
         slice_bytes: int,
         scratch: Path,
@@ -412,7 +416,8 @@ class FileInput:
         resources: contextlib.ExitStack,
     ) -> InputFrame | None:
         """The rows, as `open_input` gives them, preprocessed and fixed up."""
-        if self.preprocess is not None:
+        query = self.preprocess
+        if query is not None and not is_named_datafusion(query):
             session = functools.cache(functools.partial(_session_for_queries, session, resources))
         progress.phase(f"Checking {self.name}", self._size)
         amount = self._amount()
@@ -426,11 +431,14 @@ class FileInput:
             progress.note(f"{self.name}: {note}")
         if frame is None:
             return None
-        if self.preprocess is not None:
-            frame = _preprocessed(session(), frame, self.preprocess, progress)
+        if query is not None and is_named_datafusion(query):
+            handover = Handover(session, resources)
+            frame = _asked(engines(query), frame, query, scratch, handover, progress)
+        elif query is not None:
+            frame = _preprocessed(session(), frame, query, progress)
         elif declared_schema(self.read) is None:
             frame = fix_up(frame, state.vocabulary, operations=state.merge.TAKES_OPERATIONS)
-        return dataclasses.replace(frame, size=amount, large=large)
+        return frame and dataclasses.replace(frame, size=amount, large=large)
 
     @property
     def _size(self) -> int | None:
@@ -481,8 +489,9 @@ def _preprocessed(
 
     from odfchain.spark.query import Queries
 
-    counted = FinerTimes(Observation(), source.finer)
-    observed = source.frame.observe(counted.observation, *counted.sums) if counted.names else source.frame
+    sums = [F.sum(col(f"{FINER}{name}")).alias(f"finer {i}") for i, name in enumerate(source.finer)]
+    seen = Observation()
+    observed = source.frame.observe(seen, *sums) if sums else source.frame
     given = observed.select(*[col(name) for name in source.schema.names])
     queries, inputs = Queries(session, transform, progress.note), {INPUT_TABLE: given}
     result = queries.run_over_connect(inputs) if is_remote(session) else queries.run(inputs)
@@ -490,9 +499,52 @@ def _preprocessed(
     numbered = result.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(n) for n in schema.names])
     # what is wrong is looked for in the input as it was before its queries
     return InputFrame(
-        session, schema, source.file, made=numbered, counted=counted, rows=source.rows,
+        session, schema, source.file, made=numbered, rows=source.rows,
+        counted=lambda: {n: found for i, n in enumerate(source.finer) if (found := seen.get[f"finer {i}"])},
         malformed=lambda: first_bad_row(source, frozenset()),
     )  # fmt: skip
+
+
+def _asked(
+    engine: TransformEngine,
+    source: InputFrame,
+    transform: src.Transform,
+    scratch: Path,
+    workers: Handover,
+    progress: Progress,
+) -> InputFrame | None:
+    cut, required = Counter[str](), frozenset(f.name for f in source.schema.fields if not f.optional)
+    rows = pa.RecordBatchReader.from_batches(slice_schema(source.schema), _declared(source, scratch, cut))
+    try:
+        given = write_frame_file(rows, scratch)
+    except Exception as error:
+        raise first_bad_row(source, required) or explain(error, file=source.file) from error
+    query = dataclasses.replace(transform, version=None)  # an ingest is not replayed
+    made = given.with_name(f"result-{given.name}")
+    request = RawQueryRequest(input_data_paths=(str(given),), transform=query, output_data_path=str(made))
+    engine.query(request, progress=progress)
+    given.unlink()
+    if not made.exists():  # some engines write none without rows
+        return None
+    found = parquet_input(workers.session(), workers.give(made), None, source.file, lambda _: None)
+    return dataclasses.replace(found, counted=lambda: +cut)
+
+
+def _declared(source: InputFrame, folder: Path, cut: Counter[str]) -> Iterator[pa.RecordBatch]:
+    # the rows in the types that are recorded, in the order of the file
+    from odfchain.slices.reader import data_batches
+    from odfchain.slices.writer import as_declared
+
+    read, target = source.reader, slice_schema(source.schema)
+    if read is None:  # Java reads dates and times of declared formats
+        frame = source.frame.drop(ROW_ID)
+        rows = write_frame_file(frame if files_of(source.session) is None else frame.toArrow(), folder)
+        read = functools.partial(data_batches, rows)
+    for batch in read():
+        for name in source.finer:
+            cut[name] += pc.sum(batch.column(f"{FINER}{name}")).as_py() or 0
+        columns = [as_declared(batch.column(f.name), f) for f in target]
+        yield pa.RecordBatch.from_arrays(columns, schema=target)
 
 
 # Fixes for inputs without a declared schema: columns that collide with system columns get a leading
@@ -552,7 +604,9 @@ def write_frame_file(frame: Any, folder: Path) -> Path:
     from pyarrow.parquet import ParquetWriter
 
     try:
-        with pa.RecordBatchReader.from_stream(frame) as rows, ParquetWriter(path, rows.schema) as sink:
+        is_reader = isinstance(frame, pa.RecordBatchReader)  # errors of ours stay what they are
+        rows = frame if is_reader else pa.RecordBatchReader.from_stream(frame)
+        with rows, ParquetWriter(path, rows.schema) as sink:
             for batch in rows:
                 sink.write_batch(batch)
     except (pa.ArrowException, ValueError) as error:
@@ -565,6 +619,7 @@ def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
     from pyspark.sql import DataFrame as Frame
     from pyspark.sql import SparkSession
 
+    from odfchain.slices.reader import data_batches
     from odfchain.spark.jobs import run_job
     from odfchain.spark.plans import jvm_of
     from odfchain.spark.query_refusals import failed_query
@@ -582,20 +637,8 @@ def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
         raise
     except Exception as error:
         raise failed_query(error, FRAME) or explain(error, file=FRAME) from error
-    files = sorted(parts.glob("part-*.parquet"))
-    return files[0].rename(path) if len(files) == 1 else _joined(files, path)
-
-
-def _joined(files: list[Path], path: Path) -> Path:
-    from pyarrow.parquet import ParquetWriter
-
-    from odfchain.slices.reader import data_batches, open_parquet
-
-    with open_parquet(files[0]) as first:
-        schema = first.schema_arrow
-    with ParquetWriter(path, schema) as sink:
-        for file in files:
-            for batch in data_batches(file):
-                sink.write_batch(batch)
-            file.unlink()
-    return path
+    first, *more = files = sorted(parts.glob("part-*.parquet"))
+    if not more:
+        return first.rename(path)
+    batches = itertools.chain.from_iterable(map(data_batches, files))
+    return write_frame_file(pa.RecordBatchReader.from_batches(pq.read_schema(first), batches), folder)

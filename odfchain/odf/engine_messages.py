@@ -21,6 +21,10 @@ class Watermark:
     event_time: Timestamp
 
 
+INPUT_TABLE = "input"
+"""Name of the rows in a query over raw files."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawQueryRequest:
     """A query over raw files, as in the preprocessing step of an ingest."""

@@ -40,7 +40,7 @@ from odfchain.text import first_line, marker
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -111,28 +111,6 @@ those that say how many times of a row were finer than a column."""
 
 
 @dataclass(frozen=True, slots=True)
-class FinerTimes:
-    """Counts values that are cut to the unit of their column, by column, while the rows are read."""
-
-    observation: Observation
-    names: tuple[str, ...]
-    """The columns that have times."""
-
-    @property
-    def sums(self) -> list[Column]:
-        """The columns for the observation."""
-        return [F.sum(col(f"{FINER}{name}")).alias(f"finer {i}") for i, name in enumerate(self.names)]
-
-    def counts(self) -> dict[str, int]:
-        """How many values each column lost digits of, where any did; after the rows were read."""
-        if not self.names:
-            return {}
-        seen = self.observation.get
-        sums = {name: int(seen.get(f"finer {i}") or 0) for i, name in enumerate(self.names)}
-        return {name: number for name, number in sums.items() if number}
-
-
-@dataclass(frozen=True, slots=True)
 class InputFrame:
     """Rows of an input, and their logical schema; where there is nothing that has them, there are none."""
 
@@ -153,8 +131,8 @@ class InputFrame:
     """Of its text, or of the values of a Parquet file [bytes], where it was looked at."""
     large: bool = False
     """It is larger than one slice may be."""
-    counted: FinerTimes | None = None
-    """Has counted times that were cut before the queries that made these rows."""
+    counted: Callable[[], dict[str, int]] | None = None
+    """How many times of each column were cut before the queries that made these rows."""
 
     @property
     def frame(self) -> DataFrame:

@@ -298,21 +298,14 @@ def private_session(session: SparkSession, settings: Mapping[str, str] = PRIVATE
 
 # Queries written for other engines, as Spark SQL: what is portable is translated, the rest is refused.
 #
-# DataFusion and RisingWave speak a dialect close to PostgreSQL; unquoted names keep their case here, as
-# they do in the reference implementation. Flink's SQL reads like Spark's. What comes out passes the same
-# gate as a query written for Spark, so a wrong translation can be wrong, but not dangerous. Integers are
-# divided without remainder in all three, unlike in Spark: where the types of both sides are known the right
-# division is written, where they are not the query is refused.
+# RisingWave speaks a dialect close to PostgreSQL; unquoted names keep their case here, as they do in the
+# reference implementation. Flink's SQL reads like Spark's. What comes out passes the same gate as a query
+# written for Spark, so a wrong translation can be wrong, but not dangerous. Integers are divided without
+# remainder in both, unlike in Spark: where the types of both sides are known the right division is written,
+# where they are not the query is refused.
 
 _NATIVE = "spark"
-_ENGINES = ("spark", "datafusion", "flink", "risingwave")
-_RENAMED = {
-    "to_timestamp_seconds": "timestamp_seconds",
-    "to_timestamp_millis": "timestamp_millis",
-    "to_timestamp_micros": "timestamp_micros",
-    "strpos": "instr",
-    "array_length": "array_size",
-}
+_ENGINES = ("spark", "flink", "risingwave")
 
 
 def _dialect_name(engine: str) -> str:
@@ -333,7 +326,6 @@ def _to_spark(engine: str, sql: str, schemas: Schemas | None, label: str) -> str
 
     try:
         tree = _one_query(sqlglot.parse(sql, read=_dialect(engine)), label)
-        _rename(tree, label)
         if schemas is not None:
             _divide(tree, schemas, engine, label)
         return str(tree.sql(dialect=Spark, unsupported_level=errors.ErrorLevel.RAISE, comments=False))
@@ -357,6 +349,8 @@ def _one_query(trees: list[Any], label: str) -> Any:
     queries = [tree for tree in trees if tree is not None]
     if len(queries) != 1 or not isinstance(queries[0], exp.Query):
         raise QueryError(f"{label}: is not one query", hint=ONE_SELECT)
+    for command in queries[0].find_all(exp.Command, exp.Parameter, exp.Placeholder):
+        raise QueryError(f"{label}: `{one_line(command.sql(), 60)}` is not part of a query")
     return queries[0]
 
 
@@ -378,13 +372,10 @@ def _dialect(engine: str) -> Any:
     from sqlglot.dialects.postgres import Postgres
     from sqlglot.dialects.spark import Spark
 
-    def time(dialect: str) -> Any:
-        def build(args: list[Any]) -> Any:
-            if len(args) == 1:  # a text, or seconds since 1970: a cast reads both
-                return exp.Cast(this=args[0], to=exp.DataType.build("timestamptz"))
-            return exp.StrToTime(this=args[0], format=Dialect.get_or_raise(dialect).format_time(args[1]))
-
-        return build
+    def time(args: list[Any]) -> Any:
+        if len(args) == 1:  # a text, or seconds since 1970: a cast reads both
+            return exp.Cast(this=args[0], to=exp.DataType.build("timestamptz"))
+        return exp.StrToTime(this=args[0], format=Dialect.get_or_raise("postgres").format_time(args[1]))
 
     base: Any = Postgres.parser_class
     functions = base.FUNCTIONS
@@ -392,29 +383,14 @@ def _dialect(engine: str) -> Any:
     class RisingWaveSql(Postgres):
         # the one-argument `to_timestamp` would lose fractions when translated
         class Parser(base):  # type: ignore[misc]
-            FUNCTIONS: ClassVar[dict[str, Any]] = {**functions, "TO_TIMESTAMP": time("postgres")}
-
-    class DataFusionSql(Postgres):
-        # formats of times are those of strftime, the library's own
-        class Parser(base):  # type: ignore[misc]
-            FUNCTIONS: ClassVar[dict[str, Any]] = {**functions, "TO_TIMESTAMP": time("")}
+            FUNCTIONS: ClassVar[dict[str, Any]] = {**functions, "TO_TIMESTAMP": time}
 
     class FlinkSql(Spark):
         # double quotes do not make a text
         class Tokenizer(Spark.Tokenizer):
             QUOTES: ClassVar[list[tuple[str, str] | str]] = ["'"]
 
-    return {"datafusion": DataFusionSql, "risingwave": RisingWaveSql, "flink": FlinkSql}[engine]
-
-
-def _rename(tree: exp.Query, label: str) -> None:
-    from sqlglot import exp
-
-    for call in tree.find_all(exp.Anonymous):
-        if (name := _RENAMED.get(str(call.this).lower())) is not None:
-            call.set("this", name)
-    for command in tree.find_all(exp.Command, exp.Parameter, exp.Placeholder):
-        raise QueryError(f"{label}: `{one_line(command.sql(), 60)}` is not part of a query")
+    return {"risingwave": RisingWaveSql, "flink": FlinkSql}[engine]
 
 
 def _divide(tree: exp.Query, schemas: Schemas, engine: str, label: str) -> None:
@@ -458,15 +434,9 @@ def _typed(tree: exp.Query, schemas: Schemas) -> dict[int, tuple[bool | None, bo
     try:
         schema = MappingSchema({name: dict(columns) for name, columns in schemas.items()}, dialect=dialect)
         found = qualify(
-            tree.copy(),
-            schema=schema,
-            dialect=dialect,
-            expand_alias_refs=False,
-            expand_stars=False,
-            isolate_tables=False,
-            quote_identifiers=False,
-            validate_qualify_columns=False,
-        )
+            tree.copy(), schema=schema, dialect=dialect, expand_alias_refs=False, expand_stars=False,
+            isolate_tables=False, quote_identifiers=False, validate_qualify_columns=False,
+        )  # fmt: skip
         found = annotate_types(found, schema=schema, dialect=dialect)
     except Exception:  # noqa: BLE001 - a translator of any text: then the types are not known
         return {}

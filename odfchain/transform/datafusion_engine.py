@@ -19,10 +19,15 @@ from odfchain.lazy import pa, pc, pq
 from odfchain.limits import QUERY, AskedLimits
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import from_arrow, slice_schema
-from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest, TransformRequestInput
+from odfchain.odf.engine_messages import (
+    INPUT_TABLE,
+    RawQueryRequest,
+    TransformRequest,
+    TransformRequestInput,
+)
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.schema import check_recordable, recorded
-from odfchain.odf.sources import SqlQueryStep, Transform
+from odfchain.odf.sources import Transform
 from odfchain.slices.reader import check_parquet
 from odfchain.slices.writer import (
     ROW_GROUP_ROWS,
@@ -32,6 +37,7 @@ from odfchain.slices.writer import (
     finish_batch,
     parquet_writer,
 )
+from odfchain.spark.query_refusals import QueryStep
 from odfchain.text import find_marker, one_line
 from odfchain.transform.closed_sql import (
     GivenTables,
@@ -60,7 +66,6 @@ FORBIDDEN = frozenset({
 })  # fmt: skip
 """Functions whose result depends on more than their arguments: the clock, chance, files, the machine."""
 
-INPUT_TABLE = "input"
 MEMORY_MIB = 2_048
 _TEXT = AskedLimits(text_bytes=QUERY.text_bytes, brackets=QUERY.brackets)
 _GROUP_BYTES = 64 << 20
@@ -69,7 +74,7 @@ _INTEGERS = (ds.DataTypeInt8, ds.DataTypeInt16, ds.DataTypeInt32, ds.DataTypeInt
 
 
 class DataFusionEngine:
-    """Executes queries row by row or over the new rows of each step; fulfils `ServedEngine`."""
+    """Executes queries row by row or over the new rows of each step; fulfils `TransformEngine`."""
 
     def __init__(self, *, memory_mib: int = MEMORY_MIB) -> None:
         """Rows of one query take at most `memory_mib`; what needs more fails and is not spilled."""
@@ -106,7 +111,7 @@ class DataFusionEngine:
             if request.input_data_paths:
                 run.add_files(INPUT_TABLE, [Path(path) for path in request.input_data_paths])
             frame = run.result(request.transform)
-            schema = pa.schema([_in_ms(field) for field in plain_schema(frame.schema())])
+            schema = pa.schema([_in_utc(field) for field in plain_schema(frame.schema())])
             count = 0
             with pq.ParquetWriter(request.output_data_path, schema) as writer:
                 for batch in _grouped(run.rows(frame)):
@@ -159,7 +164,7 @@ class _Run(contextlib.ExitStack):
 
     def result(self, transform: Transform) -> df.DataFrame:
         """The rows of the last step, each step planned over the inputs and the steps before it."""
-        steps = transform.queries or (SqlQueryStep(query=transform.query or ""),)
+        steps = QueryStep.all_of(transform) or [QueryStep("query", "")]
         if transform.temporal_tables:
             hint = "join with the latest rows instead, or write the query for odfchain-spark"
             raise QueryError("DataFusion has no temporal tables", hint=hint, refused=True)
@@ -187,11 +192,13 @@ class _Run(contextlib.ExitStack):
             for batch in stream:
                 yield batch.to_pyarrow()
 
-    def _planned(self, step: SqlQueryStep) -> df.DataFrame:
-        sql = step.query.strip().rstrip(";").rstrip()
+    def _planned(self, step: QueryStep) -> df.DataFrame:
+        sql = step.sql.rstrip().rstrip(";").rstrip()
         with _refused(step), translate_errors(sql):
             check_text(sql, _TEXT)
-            frame = query_plan(self._context, sql)
+            # before it is optimized, a plan has types that its rows do not have
+            read = query_plan(self._context, sql).optimized_logical_plan()
+            frame = self._context.create_dataframe_from_logical_plan(read)
             plan = frame.execution_plan().display_indent()
             if plan.count("\n") > QUERY.nodes:
                 raise QueryError(f"the query has more than {QUERY.nodes:,} plans")
@@ -270,8 +277,10 @@ def _field(field: ds.DataField) -> ds.DataField:
     return ds.DataField(name=field.name, type=ds.optional(kind) if field.optional else kind)
 
 
-def _in_ms(field: pa.Field) -> pa.Field:
-    return field.with_type(pa.timestamp("ms", "UTC")) if pa.types.is_timestamp(field.type) else field
+def _in_utc(field: pa.Field) -> pa.Field:
+    if not pa.types.is_timestamp(field.type):
+        return field
+    return field.with_type(pa.timestamp("us" if field.type.unit == "ns" else field.type.unit, "UTC"))
 
 
 def _written(
@@ -335,7 +344,7 @@ _FAULTS = re.compile(r"(line \d+, column \d+: )?there is no (column|function|tab
 
 
 @contextlib.contextmanager
-def _refused(step: SqlQueryStep) -> Iterator[None]:
+def _refused(step: QueryStep) -> Iterator[None]:
     # what cannot be planned for a name that is none is a fault of the query, all else is not allowed here
     try:
         yield
@@ -344,9 +353,8 @@ def _refused(step: SqlQueryStep) -> Iterator[None]:
         if fault is not None and fault[3].lower() in FORBIDDEN:
             what = f"{fault[1] or ''}{fault[3]} is not allowed"
             hint = "a result depends on the rows alone, so that others can compute it again"
-            raise QueryError(f"the query, {what}", hint=hint, refused=True) from error
-        if step.alias is not None:
-            error.message = error.message.replace("the query", f"step `{one_line(step.alias)}`", 1)
+            raise QueryError(f"{step.label}, {what}", hint=hint, refused=True) from error
+        error.message = error.message.replace("the query", step.label, 1)
         raise
 
 

@@ -29,7 +29,7 @@ from odfchain.errors import BadInputError, EngineError, OdfchainError, QueryErro
 from odfchain.lazy import F, Window, pq
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import slice_schema
-from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
+from odfchain.odf.engine_messages import INPUT_TABLE, RawQueryRequest, TransformRequest
 from odfchain.odf.enums import OperationType, TimeUnit
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.schema import check_recordable, recorded
@@ -700,8 +700,6 @@ def _in_place(frame: DataFrame, event_time: int) -> list[Column]:
 
 
 # Raw queries: another coordinator's preprocess steps over Parquet files.
-
-INPUT_TABLE = "input"
 
 
 def _raw_query(session: SparkSession, request: RawQueryRequest, folder: Path, progress: Progress) -> int:

@@ -22,12 +22,13 @@ from odfchain.chain.chain import check_following, link_blocks
 from odfchain.odf import events as ev
 from odfchain.odf import transform_options as options
 from odfchain.odf.arrow_schema import from_arrow, schema_of_event
+from odfchain.odf.engine_messages import INPUT_TABLE, RawQueryRequest, TransformRequestInput
 from odfchain.odf.events import DatasetSnapshot, MetadataEvent, Seed, SetAttachments, SetTransform
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetAlias, DatasetRefAny, local_alias
 from odfchain.odf.physical_hash import sha3_256
-from odfchain.odf.schema import DataSchema
-from odfchain.odf.sources import Transform
+from odfchain.odf.schema import DataSchema, parse_ddl
+from odfchain.odf.sources import ReadStep, Transform
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.text import counted
@@ -126,16 +127,34 @@ class Checker:
                 elif (
                     isinstance(event, ev.SetPollingSource | ev.AddPushSource) and event.preprocess is not None
                 ):
-                    from odfchain.transform.spark_engine import INPUT_TABLE
-
-                    # in any dialect: preprocessing is always done here
-                    self.spark().check_form(event.preprocess, [INPUT_TABLE])
+                    self._check_preprocess(event.read, event.preprocess)
         except errors.OdfchainError as error:
             error.message = f"{name}: {error.message}"
             raise
 
+    def _check_preprocess(self, read: ReadStep, query: Transform) -> None:
+        if not is_named_datafusion(query):
+            self.spark().check_form(query, [INPUT_TABLE])  # translated, where it has another dialect
+            return
+        if not self.is_ours(query := dataclasses.replace(query, version=None)):
+            return
+        from odfchain.transform.execute import write_empty_parquet
+
+        columns = read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema is not None else None)
+        with self.datafusion() as (engine, folder):
+            given, made = folder / "input", folder / "result"
+            write_empty_parquet(columns or DataSchema(fields=()), given)
+            request = RawQueryRequest(
+                input_data_paths=(str(given),), transform=query, output_data_path=str(made)
+            )
+            try:
+                engine.query(request, progress=self.progress)
+            except errors.QueryError as error:
+                # without declared columns the first run checks those of the query
+                if columns is not None or "there is no column" not in error.message:
+                    raise
+
     def _check_transform(self, event: ev.SetTransform, present: _Present, known: _Inputs) -> None:
-        from odfchain.odf.engine_messages import TransformRequestInput
         from odfchain.transform.checked_query import check_temporal
         from odfchain.transform.spark_engine import settled_schema
         from odfchain.transform.step_files import StepInput

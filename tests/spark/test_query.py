@@ -331,14 +331,14 @@ def test_what_has_no_equal_is_refused(
 def test_types_of_earlier_steps_decide_divisions(session: SparkSession, mixed: DataFrame) -> None:
     one = SqlQueryStep(alias="one", query="select a * 3 as n, cast(b as double) as r from input")
     last = SqlQueryStep(query="select n / 2 as whole, n / r as part from one")
-    transform = TransformSql(engine="datafusion", version="43.0.0", queries=(one, last))
+    transform = TransformSql(engine="risingwave", version="43.0.0", queries=(one, last))
     notes: list[str] = []
     result = Queries(session, transform, notes.append).run({"input": mixed})
     assert tuple(result.collect()[0]) == (10, 10.5)
-    assert "datafusion 43.0.0" in notes[0]
+    assert "risingwave 43.0.0" in notes[0]
 
 
 def test_a_check_without_types_lets_divisions_pass(session: SparkSession) -> None:
-    Queries(session, TransformSql(engine="datafusion", query="select a / b from input")).check(["input"])
+    Queries(session, TransformSql(engine="risingwave", query="select a / b from input")).check(["input"])
     with pytest.raises(QueryError, match="there is no table"):
-        Queries(session, TransformSql(engine="datafusion", query="select 1 from other")).check(["input"])
+        Queries(session, TransformSql(engine="risingwave", query="select 1 from other")).check(["input"])
