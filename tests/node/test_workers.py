@@ -48,26 +48,37 @@ def readers(node: Node) -> list[int]:
     return found
 
 
-def test_pushes_and_pulls_by_whatever_process(tmp_path: Path) -> None:
-    home = tmp_path / "node"
-    WorkspaceFiles.init(home)
-    with running(home, "--workers", "3") as node:
-        token = node.token.create("me", ["push:%"], Timestamp.now()).text
-        for number in range(6):  # connections end up with any of the processes
-            ours = make_dataset(WorkspaceFiles.init(tmp_path / f"ours{number}"), f"cities{number}", *SIZES)
-            url = f"{node.url}cities{number}"
-            assert not smart_site.push(ours, url, token=token, retries=0).up_to_date
-            reader = WorkspaceFiles.init(tmp_path / f"reader{number}")
-            smart_site.pull(reader, f"odf+{url}", chosen=PeerOptions(retries=0))
-            assert reader.dataset("cities").chain.head() == ours.chain.head()
-        with urlopen(f"{node.url}-/metrics") as reply:  # noqa: S310 - on loopback
-            text = reply.read().decode()
-        counts = Counter()
-        for kind, count in re.findall(r'odfchain_requests_total\{kind="(\w+)",status="\d+"\} (\S+)', text):
-            counts[kind] += float(count)
-        assert (counts["push"], counts["pull"]) == (6, 6)
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("node")
+    add_numbers(new_workspace(folder), "numbers", [5, 5])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def node(home: Path) -> Iterator[Node]:
+    """One of three processes, which ends when it is told to."""
+    with running(home, "--sql-walled", "--flight", "0", "--workers", "3") as node:
+        yield node
         node.process.send_signal(signal.SIGTERM)
         assert node.process.wait(20) == 0
+
+
+def test_pushes_and_pulls_by_whatever_process(node: Node, tmp_path: Path) -> None:
+    token = node.token.create("me", ["push:%"], Timestamp.now()).text
+    for number in range(6):  # connections end up with any of the processes
+        ours = make_dataset(WorkspaceFiles.init(tmp_path / f"ours{number}"), f"cities{number}", *SIZES)
+        url = f"{node.url}cities{number}"
+        assert not smart_site.push(ours, url, token=token, retries=0).up_to_date
+        reader = WorkspaceFiles.init(tmp_path / f"reader{number}")
+        smart_site.pull(reader, f"odf+{url}", chosen=PeerOptions(retries=0))
+        assert reader.dataset("cities").chain.head() == ours.chain.head()
+    with urlopen(f"{node.url}-/metrics") as reply:  # noqa: S310 - on loopback
+        text = reply.read().decode()
+    counts = Counter()
+    for kind, count in re.findall(r'odfchain_requests_total\{kind="(\w+)",status="\d+"\} (\S+)', text):
+        counts[kind] += float(count)
+    assert (counts["push"], counts["pull"]) == (6, 6)
 
 
 def test_a_reader_that_dies_is_started_again_and_none_is_left(tmp_path: Path) -> None:
@@ -84,33 +95,31 @@ def test_a_reader_that_dies_is_started_again_and_none_is_left(tmp_path: Path) ->
     assert "another one is started" in (tmp_path / "log").read_text()
 
 
-def test_whichever_process_is_asked_answers_what_the_first_one_offers(tmp_path: Path) -> None:
-    add_numbers(new_workspace(tmp_path), "numbers", [5, 5])
-    with running(tmp_path, "--sql-walled", "--flight", "0", "--workers", "3") as node:
-        say = wait_until(lambda: re.search(r"Flight SQL is at (\S+)", (tmp_path / "log").read_text()))
-        question = {"query": "select v from numbers order by v", "include": ["proof"], "limit": 3}
-        for _ in range(3):  # connections end up with any of the processes
+def test_whichever_process_is_asked_answers_what_the_first_one_offers(node: Node, home: Path) -> None:
+    say = wait_until(lambda: re.search(r"Flight SQL is at (\S+)", (home / "log").read_text()))
+    question = {"query": "select v from numbers order by v", "include": ["proof"], "limit": 3}
+    for _ in range(3):  # connections end up with any of the processes
 
-            def got(path: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
-                reply = ask(node.url, path, "POST" if body else "GET", body, Content_Type=kind)
-                assert reply.status == 200, (path, reply.body)
-                return reply.body
+        def got(path: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
+            reply = ask(node.url, path, "POST" if body else "GET", body, Content_Type=kind)
+            assert reply.status == 200, (path, reply.body)
+            return reply.body
 
-            assert len(json.loads(got("/-/sql.json?q=select+v+from+numbers"))["answer"]["rows"]) == 10
-            answer = got("/query", json.dumps(question).encode())
-            assert [each["v"] for each in json.loads(answer)["output"]["data"]] == [0, 1, 2]
-            sent = {name: part for name, part in json.loads(answer).items() if name != "output"}
-            assert json.loads(got("/verify", json.dumps(sent).encode())) == {"ok": True}
-            form = b"compute=1&text=" + quote(answer).encode()
-            assert b"Valid" in got("/-/proof", form, "application/x-www-form-urlencoded")
-            assert b"<h1" in got("/numbers/-/compare?a=2&b=3")
-            assert b"odfchain state numbers" in got("/numbers/-/data.json?view=state")
-            facts = json.loads(got("/-/node.json"))
-            assert facts["flight"] == say[1]
-            assert {each["name"] for each in facts["offers"] if each["there"]} == {"SQL", "Pushes"}
-            assert say[1] in got("/-/about").decode()
-            assert "/{ds}/ingest" in json.loads(got("/-/openapi.json"))["paths"]
-            assert ask(node.url, "/numbers/ingest", "POST", b"{}").status == 401
+        assert len(json.loads(got("/-/sql.json?q=select+v+from+numbers"))["answer"]["rows"]) == 10
+        answer = got("/query", json.dumps(question).encode())
+        assert [each["v"] for each in json.loads(answer)["output"]["data"]] == [0, 1, 2]
+        sent = {name: part for name, part in json.loads(answer).items() if name != "output"}
+        assert json.loads(got("/verify", json.dumps(sent).encode())) == {"ok": True}
+        form = b"compute=1&text=" + quote(answer).encode()
+        assert b"Valid" in got("/-/proof", form, "application/x-www-form-urlencoded")
+        assert b"<h1" in got("/numbers/-/compare?a=2&b=3")
+        assert b"odfchain state numbers" in got("/numbers/-/data.json?view=state")
+        facts = json.loads(got("/-/node.json"))
+        assert facts["flight"] == say[1]
+        assert {each["name"] for each in facts["offers"] if each["there"]} == {"SQL", "Pushes"}
+        assert say[1] in got("/-/about").decode()
+        assert "/{ds}/ingest" in json.loads(got("/-/openapi.json"))["paths"]
+        assert ask(node.url, "/numbers/ingest", "POST", b"{}").status == 401
 
 
 @pytest.mark.parametrize("count", ["0", "65"])
