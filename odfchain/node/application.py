@@ -177,6 +177,8 @@ def serve(workspace: Workspace, **asked: Any) -> None:
         server = RepositoryServer(node.parts.files, node, sockets=sockets, **served)
         node.parts.stopping = lambda: server.stopping
         node.traffic.sockets = lambda: server.connections
+        if node.parts.queries is not None and options.secret is None:
+            node.parts.queries.slots.wait_until_loaded()  # a browser of one user begins with another page
         server.run(options.listening)
 
 

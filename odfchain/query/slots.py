@@ -42,7 +42,7 @@ class Slots:
         # the memory of a process takes time to be given back, and nobody need wait for that
         self._ending = ThreadPoolExecutor(running, thread_name_prefix="odfchain-queries-end")
         self._known = _KnownSlices()
-        self._starter.submit(self._spare, worker.shown(Pins(files)))
+        self._first = self._starter.submit(self._spare, worker.shown(Pins(files)))
 
     @contextlib.contextmanager
     def process(self, pins: Pins, gone: Callable[[], bool] = lambda: False) -> Iterator[WorkerProcess]:
@@ -86,6 +86,11 @@ class Slots:
         with self._changed:
             self._free += 1
             self._changed.notify_all()
+
+    def wait_until_loaded(self) -> None:
+        """Return when a process is loaded for the first query, or cannot be: that query gets the error."""
+        with contextlib.suppress(OdfchainError):
+            self._first.result().ready()
 
     def wake(self) -> None:
         """Look again whether those that wait are gone."""
