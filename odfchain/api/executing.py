@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from odfchain.errors import ManifestError
 from odfchain.odf.transform_options import DATAFUSION
 from odfchain.progress import SILENT, Progress
-from odfchain.transform.engines import check_version, is_named_datafusion
+from odfchain.transform.engines import check_version, is_named_datafusion, required_place
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -149,13 +149,17 @@ class Engines:
         return self._transforms
 
     def remote(self, transform: Transform, timeout: float | None = None) -> TransformEngine | None:
-        """The engine behind an address of the settings, None where this version of this one is meant."""
+        """The engine that the settings name, None where this version of this one is meant."""
+        from odfchain.transform.containers import ContainerEngine
         from odfchain.transform.engine_protocol import RemoteEngine
 
         config = self._config(timeout)
-        if (found := RemoteEngine.of(transform, config)) is None:
+        place = required_place(transform, config)
+        if place is None:
             check_version(transform, config)
-        return found
+        elif place.image is not None:
+            return ContainerEngine(transform, config, place.image)
+        return RemoteEngine.of(transform, config)
 
     @contextlib.contextmanager
     def of(

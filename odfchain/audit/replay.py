@@ -55,7 +55,7 @@ from odfchain.odf.transform_options import unmarked
 from odfchain.progress import Progress, SideBySide
 from odfchain.slices.reader import ParquetSource, hash_parquet, open_parquet
 from odfchain.text import one_line
-from odfchain.transform.engines import address_of, datafusion_version, is_named_datafusion, rules_of
+from odfchain.transform.engines import datafusion_version, is_named_datafusion, place_of, rules_of
 from odfchain.transform.execute import Engines, ExecutedStep, JobThreads, StepRun
 from odfchain.transform.planner import RecordedStep, plan_recorded
 from odfchain.workspace.config import TransformConfig
@@ -137,10 +137,9 @@ class Replaying:
         yield Skipped([REPLAY], "transactions that contradict their inputs were not computed again")
 
     def _name(self, transform: Transform) -> str:
-        # the version of the engine, or its address where it is another process's business
-        address = address_of(transform, self.config)
-        if address is not None:
-            return f"{transform.engine} at {address}"
+        # the version of the engine, or where it is if that is not this process
+        if (place := place_of(transform, self.config)) is not None:
+            return f"{transform.engine} " + (f"in {place.image}" if place.image else f"at {place.address}")
         return datafusion_version() if is_named_datafusion(transform) else rules_of(transform.version).version
 
     def _started(

@@ -40,17 +40,11 @@ from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.flatbuffers import load_fbs
 from odfchain.odf.sources import Transform
-from odfchain.odf.transform_options import OWN_ENGINE, REBUILD_MARK, is_own_name, split_version
+from odfchain.odf.transform_options import REBUILD_MARK, split_version
 from odfchain.spark.query_refusals import QueryStep
 from odfchain.storage import fsio
 from odfchain.text import excerpt, one_line
-from odfchain.transform.engines import (
-    Executed,
-    TransformEngine,
-    address_of,
-    check_version,
-    is_named_datafusion,
-)
+from odfchain.transform.engines import Executed, TransformEngine, check_version, required_place
 
 if TYPE_CHECKING:
     from odfchain.odf.schema import DataSchema
@@ -192,8 +186,9 @@ class RemoteEngine:
 
     `connect_timeout` is how long it may take to come up, `deadline` how long one call may take after that
     (None: for ever), both in seconds. `accept` is given the version that the engine says it has, before its
-    result is looked at, and raises where another one is wanted. Each call has a connection of its own, so
-    there is nothing to close and calls may come from several threads.
+    result is looked at, and raises where another one is wanted. `where` is what messages say instead of the
+    address. Each call has a connection of its own, so there is nothing to close and calls may come from
+    several threads.
     """
 
     def __init__(
@@ -203,6 +198,7 @@ class RemoteEngine:
         connect_timeout: float = CONNECT_SECONDS,
         deadline: float | None = None,
         accept: Callable[[str], None] | None = None,
+        where: str | None = None,
     ) -> None:
         if not _ADDRESS.fullmatch(address):
             hint = "it looks like 127.0.0.1:2884 or unix:/run/engine.sock"
@@ -211,25 +207,20 @@ class RemoteEngine:
         self._connect_timeout = connect_timeout
         self._deadline = deadline
         self._accept = accept
+        self._where = where or f"at {address}"
 
     @classmethod
     def of(cls, transform: Transform, config: TransformConfig) -> RemoteEngine | None:
         """The engine at the address that the settings give for a transform; None where this one is meant."""
-        address = address_of(transform, config)
-        if address is not None:
+        place = required_place(transform, config)
+        if place is None or place.address is None:
+            return None
+        address = place.address
 
-            def accept(version: str) -> None:
-                check_version(transform, config, version, f"the engine at {address}")
+        def accept(version: str) -> None:
+            check_version(transform, config, version, f"the engine at {address}")
 
-            return cls(address, deadline=config.timeout_seconds or None, accept=accept)
-        if not is_own_name(transform.engine) and not is_named_datafusion(transform):
-            name = transform.engine.lower()
-            raise errors.TransformError(
-                f"the transform is for the engine `{transform.engine}`, which is not this one",
-                hint=f"give its address in the settings: transform.engines.{name}, "
-                f"or write the query for {OWN_ENGINE}",
-            )
-        return None
+        return cls(address, deadline=config.timeout_seconds or None, accept=accept)
 
     def execute(
         self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
@@ -244,22 +235,32 @@ class RemoteEngine:
             EngineError: the engine is, or cannot be reached, or did not do what the contract asks for.
         """
         del schema
-        sent = _absolute(request)
-        success, version = self._call(sent, progress)
+        sent = absolute(request)
+        done = self.ask(sent, progress)
+        self.check_file(sent.new_data_path, optional=done.offset_interval is None)
+        self.check_file(sent.new_checkpoint_path, "checkpoint", optional=True)
+        return done
+
+    def ask(self, request: TransformRequest, progress: Progress) -> Executed:
+        """What the engine says of the next step, whose paths are as it sees them; raises as `execute`."""
+        success, version = self._call(request, progress)
         interval = success.new_offset_interval
         if interval is not None and not request.next_offset == interval.start <= interval.end:
             raise self._broken(
                 f"its records have the offsets {interval.start} to {interval.end}, "
                 f"{request.next_offset} was to be the first"
             )
-        self._check_file(sent.new_data_path, "data", optional=interval is None)
-        self._check_file(sent.new_checkpoint_path, "checkpoint", optional=True)
         return Executed(offset_interval=interval, watermark=success.new_watermark, version=version)
 
     def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
         """Run a query over raw files, whose paths are absolute; the number of records. Else as `execute`."""
+        count = self.count(request, progress)
+        self.check_file(request.output_data_path, optional=not count)
+        return count
+
+    def count(self, request: RawQueryRequest, progress: Progress) -> int:
+        """The number of records that the engine says it has written; raises as `execute`."""
         count: int = self._call(request, progress)[0].num_records
-        self._check_file(request.output_data_path, "data", optional=not count)
         return count
 
     # --- the call --------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ class RemoteEngine:
         call = EXECUTE_RAW_QUERY if is_raw else EXECUTE_TRANSFORM
         message = call.pack_request(request)
         with self._connected(grpc) as channel:
-            progress.phase(f"waiting for the engine at {self.address}")
+            progress.phase(f"waiting for the engine {self._where}")
             stream = channel.unary_stream(call.path)(message, timeout=self._deadline)
             try:
                 version = self._version_in(stream.initial_metadata() or ())
@@ -298,7 +299,7 @@ class RemoteEngine:
             try:
                 ready.result(timeout=self._connect_timeout)
             except grpc.FutureTimeoutError:
-                message = f"no engine answers at {self.address} (waited {self._connect_timeout:g} s)"
+                message = f"no engine answers {self._where} (waited {self._connect_timeout:g} s)"
                 hint = "start it there with `odfchain engine serve`, or check the address"
                 raise errors.EngineError(message, hint=hint) from None
             yield channel
@@ -323,14 +324,14 @@ class RemoteEngine:
         if response.KIND == "InvalidQuery":
             refused, what = said.startswith(REFUSED), said.removeprefix(REFUSED)
             raise errors.QueryError(what, excerpt=_excerpt(what, transform), refused=refused)
-        failure = errors.EngineError(f"the engine at {self.address} failed: {said}")
+        failure = errors.EngineError(f"the engine {self._where} failed: {said}")
         if response.backtrace:
             failure.add_note(response.backtrace)
         raise failure
 
     def _failed(self, grpc: Any, error: Any) -> errors.EngineError:
         code, details = error.code(), one_line(error.details() or "", _TEXT_CHARACTERS)
-        where = f"the engine at {self.address}"
+        where = f"the engine {self._where}"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             hint = "allow more time and try again"
             return errors.EngineError(f"{where} did not finish within {self._deadline:g} s", hint=hint)
@@ -338,15 +339,16 @@ class RemoteEngine:
             hint = "start it again and repeat the command; nothing was committed"
             return errors.EngineError(f"{where} went away in the middle of a call: {details}", hint=hint)
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            return errors.EngineError(f"what listens at {self.address} is not an engine: {details}")
+            return errors.EngineError(f"what listens {self._where} is not an engine: {details}")
         return errors.EngineError(f"{where} broke off the call: {code.name}: {details}")
 
     # --- the contract ----------------------------------------------------------------------------
 
     def _broken(self, what: str) -> errors.EngineError:
-        return errors.EngineError(f"the engine at {self.address} breaks the engine contract: {what}")
+        return errors.EngineError(f"the engine {self._where} breaks the engine contract: {what}")
 
-    def _check_file(self, path: str, name: str, *, optional: bool = False) -> None:
+    def check_file(self, path: str, name: str = "data", *, optional: bool = False) -> None:
+        """A file that a request asked for is there, and plain; raises as `execute`."""
         # a symbolic link, a folder or a device could change its content later
         try:
             mode = Path(path).lstat().st_mode
@@ -367,18 +369,25 @@ def _excerpt(said: str, transform: Transform) -> tuple[str, ...]:
     return excerpt(steps.get(place[1]), int(place[2]), int(place[3])) if place else ()
 
 
-def _absolute(request: TransformRequest) -> TransformRequest:
-    # the engine has another working folder
+def absolute(request: TransformRequest) -> TransformRequest:
+    """The request with the paths that a process in another working folder needs."""
+    return with_paths(request, _full, _full(request.new_data_path), _full(request.new_checkpoint_path))
+
+
+def with_paths(
+    request: TransformRequest, shown: Callable[[str], str], data: str, checkpoint: str
+) -> TransformRequest:
+    """The request with other paths: of what is read, and of the two files that are written."""
     before = request.prev_checkpoint_path
     return replace(
         request,
         query_inputs=tuple(
-            replace(item, data_paths=tuple(map(_full, item.data_paths)), schema_file=_full(item.schema_file))
+            replace(item, data_paths=tuple(map(shown, item.data_paths)), schema_file=shown(item.schema_file))
             for item in request.query_inputs
         ),
-        prev_checkpoint_path=None if before is None else _full(before),
-        new_checkpoint_path=_full(request.new_checkpoint_path),
-        new_data_path=_full(request.new_data_path),
+        prev_checkpoint_path=None if before is None else shown(before),
+        new_checkpoint_path=checkpoint,
+        new_data_path=data,
     )
 
 

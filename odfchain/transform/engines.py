@@ -18,6 +18,7 @@ from odfchain.odf.transform_options import (
     DATAFUSION,
     OWN_ENGINE,
     is_own,
+    is_own_name,
     lateness_option,
     named_version,
     split_version,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from odfchain.odf.times import Timestamp
     from odfchain.progress import Progress
     from odfchain.slices.writer import SliceFacts
-    from odfchain.workspace.config import TransformConfig
+    from odfchain.workspace.config import EnginePlace, TransformConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +201,38 @@ def same_results(recorded: str | None, running: str, compatible: Collection[str]
     return one is not None and one[0] is not None and other is not None and one[1] == other[1]
 
 
-def address_of(transform: Transform, config: TransformConfig) -> str | None:
-    """The address that the settings give for a transform's engine; None where there is none."""
+_KNOWS_TEMPORAL_TABLES = "flink"  # other engines than it and ours pass over them without a word
+
+
+def place_of(transform: Transform, config: TransformConfig) -> EnginePlace | None:
+    """Where the settings say that a transform's engine is; None where they do not."""
     # a transform recorded under this engine's former name stays its own, even if that name is now another's
     if named_version(transform) and is_own(transform):
         return config.engines.get(OWN_ENGINE)
     return config.engines.get(transform.engine.lower())
+
+
+def required_place(transform: Transform, config: TransformConfig) -> EnginePlace | None:
+    """Where another process or an image executes a transform; None where an engine of this project does.
+
+    Raises:
+        TransformError: none does; what to do is in the hint.
+    """
+    place, name = place_of(transform, config), transform.engine.lower()
+    if is_own_name(name):
+        return place
+    if place is None and not is_named_datafusion(transform):
+        raise TransformError(
+            f"the transform is for the engine `{transform.engine}`, which is not this one",
+            hint=f"name its address or its image in the settings: transform.engines.{name}, "
+            f"or write the query for {OWN_ENGINE}",
+        )
+    if transform.temporal_tables and name != _KNOWS_TEMPORAL_TABLES:
+        raise TransformError(
+            f"the transform has temporalTables, which the engine `{transform.engine}` does not know",
+            hint=f"write the query for {OWN_ENGINE}, or leave them out and join by time in the query",
+        )
+    return place
 
 
 def check_version(

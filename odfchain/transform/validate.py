@@ -32,7 +32,7 @@ from odfchain.odf.sources import ReadStep, Transform
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.text import counted
-from odfchain.transform.engines import EngineRules, address_of, datafusion_version, is_named_datafusion
+from odfchain.transform.engines import EngineRules, datafusion_version, is_named_datafusion, place_of
 from odfchain.workspace.commit import commit
 from odfchain.workspace.config import TransformConfig
 from odfchain.workspace.constraint_rules import check_declared
@@ -277,7 +277,7 @@ def _each(snapshot: DatasetSnapshot, change: Callable[[SetTransform], MetadataEv
 
 def _named(event: SetTransform, config: TransformConfig) -> SetTransform:
     # by this engine's name if it is for it, former names included; one with an address is another engine's
-    if address_of(event.transform, config) is not None:
+    if place_of(event.transform, config) is not None:
         return event
     return dataclasses.replace(event, transform=options.with_own_name(event.transform))
 
@@ -285,7 +285,7 @@ def _named(event: SetTransform, config: TransformConfig) -> SetTransform:
 def _versioned(event: SetTransform, config: TransformConfig) -> SetTransform:
     transform = event.transform
     base, lateness = options.split_version(transform.version or "")
-    elsewhere = address_of(transform, config) is not None
+    elsewhere = place_of(transform, config) is not None
     if not elsewhere and is_named_datafusion(transform) and not lateness:
         named = dataclasses.replace(transform, version=transform.version or datafusion_version())
         return dataclasses.replace(event, transform=named)

@@ -194,10 +194,23 @@ class IsolationPolicy(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlace:
+    """Where an engine is: at an address or in an image; a text alone is the address."""
+
+    SHORT: ClassVar[str] = "address"
+    address: str | None = None
+    image: str | None = None
+    """It is started for each step, and has no network."""
+
+
+_ONE_PLACE = Rule("either an address or an image", lambda p: bool(p.address) is not bool(p.image))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransformConfig:
     """How derivative datasets are executed."""
 
-    engines: dict[str, str] = field(default_factory=dict)
+    engines: dict[str, Annotated[EnginePlace, _ONE_PLACE]] = field(default_factory=dict)
     compatible_versions: tuple[str, ...] = ()
     isolation: IsolationPolicy = IsolationPolicy.STRANGERS
     timeout_seconds: int = 0

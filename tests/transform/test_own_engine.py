@@ -17,14 +17,15 @@ from odfchain.odf.manifests import read_snapshots
 from odfchain.odf.sources import TransformSql
 from odfchain.odf.transform_options import is_own, with_own_name
 from odfchain.transform.engine_protocol import RemoteEngine
-from odfchain.transform.engines import address_of, engine_version
-from odfchain.workspace.config import TransformConfig, read_config
+from odfchain.transform.engines import engine_version, place_of
+from odfchain.workspace.config import EnginePlace, TransformConfig, read_config
 from odfchain.workspace.dataset_state import SystemColumns
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.support import Run, derivative, ingest_rows, manifest
 
 HERE = "http://127.0.0.1:1"
-SPARK = TransformConfig(engines={"spark": HERE})
+PLACE = EnginePlace(address=HERE)
+SPARK = TransformConfig(engines={"spark": PLACE})
 
 
 @pytest.fixture
@@ -99,13 +100,13 @@ def test_whose_a_transform_is(engine: str, version: str | None, own: bool) -> No
 
 def test_addresses() -> None:
     old = TransformSql(engine="spark", version="odfchain_1-spark_4.3.0", query="SELECT 1")
-    assert address_of(old, SPARK) is None, "what we recorded stays ours"
+    assert place_of(old, SPARK) is None, "what we recorded stays ours"
     assert RemoteEngine.of(old, SPARK) is None
-    assert address_of(TransformSql(engine="spark", query="SELECT 1"), SPARK) == HERE
+    assert place_of(TransformSql(engine="spark", query="SELECT 1"), SPARK) == PLACE
     theirs = TransformSql(engine="spark", version="0.23.1-spark_3.5.0", query="SELECT 1")
-    assert address_of(theirs, SPARK) == HERE
-    ours = TransformConfig(engines={"odfchain-spark": HERE})
-    assert address_of(dataclasses.replace(old, engine="odfchain-spark"), ours) == HERE
+    assert place_of(theirs, SPARK) == PLACE
+    ours = TransformConfig(engines={"odfchain-spark": PLACE})
+    assert place_of(dataclasses.replace(old, engine="odfchain-spark"), ours) == PLACE
     with pytest.raises(TransformError, match="which is not this one") as caught:
         RemoteEngine.of(TransformSql(engine="flink", query="SELECT 1"), SPARK)
     assert "odfchain-spark" in (caught.value.hint or "")

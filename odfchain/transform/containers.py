@@ -1,0 +1,293 @@
+"""Engines in images: each step has a fresh container, which podman or docker runs, without any way out.
+
+It has no network but its own loopback, a read-only root, no capabilities, and bounds on memory, processes,
+log and time. It sees one folder of what is read and an empty one to write in. A relay of ours that enters its
+network carries the call between the engine's port and a Unix socket. What was written is looked at when the
+container is gone. Source: specification "Engine Contract"; RFC-062.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import select
+import shlex
+import shutil
+import socket as sockets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from odfchain.errors import EngineError
+from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
+from odfchain.text import one_line
+from odfchain.transform.engine_protocol import (
+    CONNECT_SECONDS,
+    DEFAULT_PORT,
+    RemoteEngine,
+    absolute,
+    with_paths,
+)
+from odfchain.transform.engines import Executed, check_version
+
+if TYPE_CHECKING:
+    from odfchain.odf.schema import DataSchema
+    from odfchain.odf.sources import Transform
+    from odfchain.progress import Progress
+    from odfchain.workspace.config import TransformConfig
+
+PROGRAM_VARIABLE = "ODFCHAIN_CONTAINERS"
+"""The environment's word for the program, with its options: `podman --runtime runc`."""
+
+R = TypeVar("R", TransformRequest, RawQueryRequest)
+
+IN, OUT = "/opt/engine/in", "/opt/engine/out"
+_LABEL = "odfchain.folder"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_REFERENCE = re.compile(
+    rf"(\w[\w.-]*(?::\d+(?=/))?(?:/[\w.-]+)*)(?::[\w.-]+)?(?:@({_DIGEST.pattern}))?", re.ASCII
+)
+
+
+def program() -> list[str]:
+    """The command that runs containers: what the environment names, else podman, else docker."""
+    named = shlex.split(os.environ.get(PROGRAM_VARIABLE, ""))
+    command = named or [name for name in ("podman", "docker") if shutil.which(name)][:1]
+    if not command or not shutil.which(command[0]):
+        missing = f"{named[0]} is not here" if named else "neither is here"
+        hint = f"apt-get install podman, or {PROGRAM_VARIABLE}=PROGRAM where it has another name"
+        raise EngineError(f"engines in images need podman or docker, and {missing}", hint=hint)
+    return command
+
+
+def _run(command: Sequence[str], *arguments: str, check: bool = True, cwd: str = "/") -> str:
+    # what it says
+    what = f"{command[0]} {arguments[0]} failed: "
+    try:
+        done = subprocess.run(
+            [*command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False,
+            timeout=60, start_new_session=True, cwd=cwd,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineError(what + one_line(str(error))) from error
+    if check and done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+        raise EngineError(what + one_line(lines[-1], 500))
+    said = done.stdout if check else done.stdout or done.stderr
+    return said.decode("utf-8", "replace").strip()
+
+
+def remove_leftovers(command: Sequence[str]) -> None:
+    """Containers of processes that died are removed: their folder in the staging area has gone."""
+    folder = f'{{{{index .Config.Labels "{_LABEL}"}}}}'
+    for name in _run(command, "ps", "-a", "--filter", f"label={_LABEL}", "--format", "{{.Names}}").split():
+        owner = _run(command, "inspect", "--format", folder, name, check=False)
+        if owner.startswith("/") and not Path(owner).exists():
+            _run(command, "rm", "--force", name, check=False)
+
+
+def chosen_image(command: Sequence[str], reference: str, recorded: str | None) -> tuple[str, str]:
+    """(the id of the image for a transform with this version, its digest); an error says what brings it."""
+    parsed = _REFERENCE.fullmatch(reference)
+    if parsed is None:
+        raise EngineError(f"{reference!r} is not the name of an image", hint="NAME:TAG or NAME@sha256:…")
+    wanted = recorded if recorded and _DIGEST.fullmatch(recorded) else parsed[2]
+    name = f"{parsed[1]}@{wanted}" if wanted else reference
+    for each in (reference, name):  # another tag may have it
+        for found in json.loads(_run(command, "image", "inspect", each, check=False)):
+            known = [text.rpartition("@")[2] for text in (found.get("Digest"), *found["RepoDigests"]) if text]
+            if wanted in known or (known and not wanted):
+                return found["Id"], wanted or known[0]
+            if not known:
+                hint = "push it to a registry and pull it from there, or use podman, which gives each one"
+                raise EngineError(f"the image {each} has no digest that could be recorded", hint=hint)
+    message = f"the image {name} is not here, and none is fetched unasked"
+    raise EngineError(message, hint=f"{shlex.join(command)} pull {name}")
+
+
+def run_options(folder: Path, memory_mib: int, seconds: float | None, *, podman: bool) -> list[str]:
+    """The arguments that start a container with its bounds; `folder` has `in` and `out`."""
+    if ":" in str(folder):
+        raise EngineError(f"{folder} cannot be shown to a container", hint="use a path without a colon")
+    most = min(4_096, *(n for n in resource.getrlimit(resource.RLIMIT_NPROC) if n > 0))
+    temporary = "/tmp:rw,nosuid,nodev,size=1g,mode=1777"  # noqa: S108 - one of its own, in its memory
+    options = [
+        "--detach", "--pull", "never", "--stop-timeout", "0",
+        "--network", "none", "--read-only", "--cap-drop", "all", "--user", "0:0",
+        "--security-opt", "no-new-privileges", "--security-opt", "label=disable",
+        "--volume", f"{folder}/in:{IN}:ro", "--volume", f"{folder}/out:{OUT}",
+        "--tmpfs", temporary, "--shm-size", "64m",
+        "--pids-limit", "512", "--cpus", str(min(4, os.cpu_count() or 1)),
+        "--ulimit", "nofile=4096:4096", "--ulimit", f"nproc={most}:{most}",
+        "--log-driver", "k8s-file" if podman else "json-file", "--log-opt", "max-size=1m",
+    ]  # fmt: skip
+    if memory_mib:
+        options += ["--memory", f"{memory_mib}m", "--memory-swap", f"{memory_mib}m"]
+    if podman:
+        options += ["--read-only-tmpfs=false", "--http-proxy=false", "--image-volume", "ignore"]
+        if seconds is not None:  # also where nobody is left to remove it
+            options += ["--timeout", str(int(CONNECT_SECONDS + seconds) + 1)]
+    return options
+
+
+def shown(request: R, folder: Path) -> R:
+    """The request as a container sees it that has `folder`, which gets the files that are read."""
+    names: dict[str, str] = {}
+
+    def given(path: str) -> str:
+        if path and path not in names:
+            name = Path(path).name
+            names[path] = name if name not in names.values() else f"{len(names)}-{name}"
+            try:
+                os.link(os.path.realpath(path), folder / names[path])
+            except OSError:  # another file system
+                shutil.copyfile(path, folder / names[path])
+        return f"{IN}/{names[path]}" if path else path
+
+    if isinstance(request, TransformRequest):
+        return with_paths(request, given, f"{OUT}/data", f"{OUT}/checkpoint")
+    paths = tuple(map(given, request.input_data_paths))
+    return replace(request, input_data_paths=paths, output_data_path=f"{OUT}/data")
+
+
+_RELAY = f"""\
+import asyncio, os, sys
+if os.stat("/proc/self/ns/net").st_ino == int(sys.argv[2]):
+    sys.exit("it is that of this machine")
+async def carry(source, target):
+    while data := await source.read(1 << 16):
+        target.write(data)
+        await target.drain()
+    target.close()
+async def relay(reader, writer):
+    try:
+        inside, to = await asyncio.open_connection("127.0.0.1", {DEFAULT_PORT})
+        await asyncio.gather(carry(reader, to), carry(inside, writer))
+    except OSError:
+        writer.close()
+async def main():
+    asyncio.get_running_loop().add_reader(0, sys.exit)
+    await (await asyncio.start_unix_server(relay, sys.argv[1])).serve_forever()
+asyncio.run(main())
+"""
+"""A socket in a folder belongs to no network. It ends with its standard input."""
+
+
+def _helper(*command: str) -> subprocess.Popen[bytes]:
+    # its standard input ends with this process, however that ends; Ctrl-C does not reach it
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stderr=pipe, start_new_session=True)
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], folder: Path, options: Sequence[str]) -> Iterator[str]:
+    """The address of the engine in a new container, which is gone afterwards, also after SIGKILL."""
+    name = f"odfchain-{os.urandom(8).hex()}"
+    remove = ("sh", "-c", 'read -r nothing; exec "$@" >/dev/null 2>&1', "sh", *command, "rm", "--force", name)
+    with tempfile.TemporaryDirectory(prefix="odfchain-") as short, _helper(*remove):
+        socket, own = f"{short}/engine.sock", str(Path("/proc/self/ns/net").stat().st_ino)
+        _run(command, "run", "--name", name, "--label", f"{_LABEL}={folder}", *options, cwd=short)
+        try:
+            process = _run(command, "inspect", "--format", "{{.State.Pid}}", name)
+            user = ["--user", "--preserve-credentials"] if os.getuid() else []
+            enter = ("nsenter", "--net", *user, "--target", process)
+            with _helper(*enter, sys.executable, "-I", "-c", _RELAY, socket, own) as relay:
+                end = time.monotonic() + CONNECT_SECONDS
+                while not _answers(socket):
+                    _check_coming(command, name, relay, end)
+                yield f"unix:{socket}"
+        except EngineError as error:
+            if log := _run(command, "logs", "--tail", "5", name, check=False):
+                error.add_note(f"its log ends with: {one_line(log, 2_000)}")
+            raise
+
+
+def _answers(socket: str) -> bool:
+    # the engine is up when a connection is not closed at once
+    with contextlib.suppress(OSError), sockets.socket(sockets.AF_UNIX) as probe:
+        probe.connect(socket)
+        return bool(select.select([probe], [], [], 1)[0] == [] or probe.recv(1))
+    return False
+
+
+def _check_coming(command: Sequence[str], name: str, relay: subprocess.Popen[bytes], end: float) -> None:
+    what = "the engine in the container"
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        relay.wait(0.1)
+        why = one_line((relay.stderr.read() if relay.stderr else b"").decode("utf-8", "replace"))
+        hint = "use podman as this user, or docker as root; or run the engine and give its address"
+        raise EngineError(f"the network of {what} cannot be entered: {why}", hint=hint)
+    if _run(command, "inspect", "--format", "{{.State.Running}}", name, check=False) != "true":
+        raise EngineError(f"{what} ended before it answered")
+    if time.monotonic() > end:
+        raise EngineError(f"{what} did not come up within {CONNECT_SECONDS:g} s")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEngine:
+    """The engine in the image that the settings name; each call has a container of its own."""
+
+    transform: Transform
+    config: TransformConfig
+    reference: str
+
+    def execute(
+        self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
+    ) -> Executed:
+        """Execute the next step; where the engine says no version, it is the image's digest."""
+        del schema
+        sent = absolute(request)
+        outputs = {"data": sent.new_data_path, "checkpoint": sent.new_checkpoint_path}
+        with self._called(sent, outputs, progress) as (engine, inside, digest):
+            done = engine.ask(inside, progress)
+        self._accept(done.version or digest)
+        engine.check_file(sent.new_data_path, optional=done.offset_interval is None)
+        return replace(done, version=done.version or digest)
+
+    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
+        """Run a query over raw files, as `RemoteEngine.query`."""
+        outputs = {"data": request.output_data_path}
+        with self._called(request, outputs, progress) as (engine, inside, _):
+            count = engine.count(inside, progress)
+        engine.check_file(request.output_data_path, optional=not count)
+        return count
+
+    @contextlib.contextmanager
+    def _called(
+        self, request: R, outputs: Mapping[str, str], progress: Progress
+    ) -> Iterator[tuple[RemoteEngine, R, str]]:
+        # the running engine, the request as it sees it, the image's digest; afterwards files get their names
+        command, config, recorded = program(), self.config, self.transform.version
+        remove_leftovers(command)
+        wanted = None if recorded in config.compatible_versions else recorded
+        image, digest = chosen_image(command, self.reference, wanted)
+        seconds = config.timeout_seconds or config.isolated_seconds or None
+        with tempfile.TemporaryDirectory(dir=Path(outputs["data"]).parent) as given:
+            folder, out = Path(given), Path(given) / "out"
+            (folder / "in").mkdir()
+            out.mkdir()
+            inside, podman = shown(request, folder / "in"), Path(command[0]).name == "podman"
+            options: list[str] = run_options(folder, config.isolated_memory_mib, seconds, podman=podman)
+            progress.phase(f"Starting {self.reference}")
+            with running(command, folder, [*options, image]) as address:
+                engine = RemoteEngine(
+                    address, deadline=seconds, accept=self._accept, where=f"in {self.reference}"
+                )
+                yield engine, inside, digest
+            for name, path in outputs.items():  # nobody can change the files any more
+                engine.check_file(str(out / name), name, optional=True)
+                if (out / name).exists():
+                    (out / name).chmod(0o644)
+                    (out / name).replace(path)
+
+    def _accept(self, version: str) -> None:
+        if not _DIGEST.fullmatch(self.transform.version or ""):  # else the image is the one that is asked for
+            check_version(self.transform, self.config, version, f"the engine in {self.reference}")
