@@ -685,7 +685,8 @@ class NodeTransport(HttpTransport):
             return
         name = f"{self.where}{key}"
         deadline = Deadline(SHARING.request_seconds, self.timing, name=name)
-        with contextlib.suppress(TransferError), as_transfer_errors(), TemporaryFile() as stream:
+        gone = contextlib.suppress(TransferError, TransientError)  # the head is there without it
+        with gone, as_transfer_errors(), TemporaryFile() as stream:
             stream.write(data)
             stream.flush()
             route = self._pool.route(self._base.below(key), name)

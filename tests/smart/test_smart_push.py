@@ -22,6 +22,7 @@ from odfchain.limits import SMART
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage.local import HEAD
 from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import SignedFile
 from odfchain.storage.store import RawBlock
 from odfchain.transfer.block_batch import packed, unpacked
 from odfchain.transfer.node_store import WebSocketChannel
@@ -156,6 +157,11 @@ def test_a_node_that_stays_busy_is_given_up(busy: dict[str, str], waits: int, da
         push(dataset, target, clock=clock)
     assert "again" in refused.value.hint
     assert len(clock.waits) == waits
+
+
+def test_a_node_that_is_gone_when_the_signature_is_offered_is_no_error() -> None:
+    with contextlib.closing(open_writable(PeerUrl.parse("odf+http://127.0.0.1:9/cities"))) as peer:
+        peer.put_signed(SignedFile.HEAD, b"a.b.c")
 
 
 def test_a_node_with_all_its_turns_taken_is_busy(dataset: DatasetFiles) -> None:
