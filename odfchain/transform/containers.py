@@ -29,13 +29,7 @@ from typing import TYPE_CHECKING, TypeVar
 from odfchain.errors import EngineError
 from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
 from odfchain.text import one_line
-from odfchain.transform.engine_protocol import (
-    CONNECT_SECONDS,
-    DEFAULT_PORT,
-    RemoteEngine,
-    absolute,
-    with_paths,
-)
+from odfchain.transform.engine_protocol import CONNECT_SECONDS, RemoteEngine, absolute, with_paths
 from odfchain.transform.engines import Executed, check_version
 
 if TYPE_CHECKING:
@@ -73,16 +67,14 @@ def _run(command: Sequence[str], *arguments: str, check: bool = True, cwd: str =
     what = f"{command[0]} {arguments[0]} failed: "
     try:
         done = subprocess.run(
-            [*command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False,
-            timeout=60, start_new_session=True, cwd=cwd,
+            [*command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60,
+            start_new_session=True, cwd=cwd, encoding="utf-8", errors="replace",
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(what + one_line(str(error))) from error
     if check and done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
-        raise EngineError(what + one_line(lines[-1], 500))
-    said = done.stdout if check else done.stdout or done.stderr
-    return said.decode("utf-8", "replace").strip()
+        raise EngineError(what + one_line((done.stderr.strip() or "it said nothing").splitlines()[-1], 500))
+    return (done.stdout if check else done.stdout or done.stderr).strip()
 
 
 def remove_leftovers(command: Sequence[str]) -> None:
@@ -117,7 +109,12 @@ def run_options(folder: Path, memory_mib: int, seconds: float | None, *, podman:
     """The arguments that start a container with its bounds; `folder` has `in` and `out`."""
     if ":" in str(folder):
         raise EngineError(f"{folder} cannot be shown to a container", hint="use a path without a colon")
-    most = min(4_096, *(n for n in resource.getrlimit(resource.RLIMIT_NPROC) if n > 0))
+
+    def limit(name: str, kind: int, most: int) -> str:
+        hard = resource.getrlimit(kind)[1]
+        most = most if hard < 0 else min(most, hard)
+        return f"--ulimit={name}={most}:{most}"
+
     temporary = "/tmp:rw,nosuid,nodev,size=1g,mode=1777"  # noqa: S108 - one of its own, in its memory
     options = [
         "--detach", "--pull", "never", "--stop-timeout", "0",
@@ -126,11 +123,12 @@ def run_options(folder: Path, memory_mib: int, seconds: float | None, *, podman:
         "--volume", f"{folder}/in:{IN}:ro", "--volume", f"{folder}/out:{OUT}",
         "--tmpfs", temporary, "--shm-size", "64m",
         "--pids-limit", "512", "--cpus", str(min(4, os.cpu_count() or 1)),
-        "--ulimit", "nofile=4096:4096", "--ulimit", f"nproc={most}:{most}",
+        limit("nofile", resource.RLIMIT_NOFILE, 4_096), limit("nproc", resource.RLIMIT_NPROC, 4_096),
         "--log-driver", "k8s-file" if podman else "json-file", "--log-opt", "max-size=1m",
     ]  # fmt: skip
     if memory_mib:
         options += ["--memory", f"{memory_mib}m", "--memory-swap", f"{memory_mib}m"]
+        options.append(limit("data", resource.RLIMIT_DATA, memory_mib << 20))  # where there is no cgroup
     if podman:
         options += ["--read-only-tmpfs=false", "--http-proxy=false", "--image-volume", "ignore"]
         if seconds is not None:  # also where nobody is left to remove it
@@ -158,7 +156,7 @@ def shown(request: R, folder: Path) -> R:
     return replace(request, input_data_paths=paths, output_data_path=f"{OUT}/data")
 
 
-_RELAY = f"""\
+_RELAY = """\
 import asyncio, os, sys
 if os.stat("/proc/self/ns/net").st_ino == int(sys.argv[2]):
     sys.exit("it is that of this machine")
@@ -169,7 +167,7 @@ async def carry(source, target):
     target.close()
 async def relay(reader, writer):
     try:
-        inside, to = await asyncio.open_connection("127.0.0.1", {DEFAULT_PORT})
+        inside, to = await asyncio.open_connection("127.0.0.1", 2884)
         await asyncio.gather(carry(reader, to), carry(inside, writer))
     except OSError:
         writer.close()
@@ -178,7 +176,7 @@ async def main():
     await (await asyncio.start_unix_server(relay, sys.argv[1])).serve_forever()
 asyncio.run(main())
 """
-"""A socket in a folder belongs to no network. It ends with its standard input."""
+"""2884 is the port of images. A socket in a folder belongs to no network. It ends with its standard input."""
 
 
 def _helper(*command: str) -> subprocess.Popen[bytes]:
@@ -202,7 +200,7 @@ def running(command: Sequence[str], folder: Path, options: Sequence[str]) -> Ite
             with _helper(*enter, sys.executable, "-I", "-c", _RELAY, socket, own) as relay:
                 end = time.monotonic() + CONNECT_SECONDS
                 while not _answers(socket):
-                    _check_coming(command, name, relay, end)
+                    _check_coming(command, name, relay, late=time.monotonic() > end)
                 yield f"unix:{socket}"
         except EngineError as error:
             if log := _run(command, "logs", "--tail", "5", name, check=False):
@@ -218,17 +216,15 @@ def _answers(socket: str) -> bool:
     return False
 
 
-def _check_coming(command: Sequence[str], name: str, relay: subprocess.Popen[bytes], end: float) -> None:
-    what = "the engine in the container"
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        relay.wait(0.1)
-        why = one_line((relay.stderr.read() if relay.stderr else b"").decode("utf-8", "replace"))
+def _check_coming(command: Sequence[str], name: str, relay: subprocess.Popen[bytes], *, late: bool) -> None:
+    if relay.poll() is not None and relay.stderr is not None:
+        why = one_line(relay.stderr.read().decode("utf-8", "replace"))
         hint = "use podman as this user, or docker as root; or run the engine and give its address"
-        raise EngineError(f"the network of {what} cannot be entered: {why}", hint=hint)
+        raise EngineError(f"the container's network cannot be entered: {why}", hint=hint)
     if _run(command, "inspect", "--format", "{{.State.Running}}", name, check=False) != "true":
-        raise EngineError(f"{what} ended before it answered")
-    if time.monotonic() > end:
-        raise EngineError(f"{what} did not come up within {CONNECT_SECONDS:g} s")
+        raise EngineError("the engine in the container ended before it answered")
+    if late:
+        raise EngineError(f"the engine in the container did not come up within {CONNECT_SECONDS:g} s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +250,8 @@ class ContainerEngine:
 
     def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
         """Run a query over raw files, as `RemoteEngine.query`."""
-        outputs = {"data": request.output_data_path}
-        with self._called(request, outputs, progress) as (engine, inside, _):
+        output = {"data": request.output_data_path}
+        with self._called(request, output, progress) as (engine, inside, _):
             count = engine.count(inside, progress)
         engine.check_file(request.output_data_path, optional=not count)
         return count
@@ -278,9 +274,8 @@ class ContainerEngine:
             options: list[str] = run_options(folder, config.isolated_memory_mib, seconds, podman=podman)
             progress.phase(f"Starting {self.reference}")
             with running(command, folder, [*options, image]) as address:
-                engine = RemoteEngine(
-                    address, deadline=seconds, accept=self._accept, where=f"in {self.reference}"
-                )
+                where = f"in {self.reference}"
+                engine = RemoteEngine(address, deadline=seconds, accept=self._accept, where=where)
                 yield engine, inside, digest
             for name, path in outputs.items():  # nobody can change the files any more
                 engine.check_file(str(out / name), name, optional=True)

@@ -20,7 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from odfchain.odf.events import OffsetInterval
-from odfchain.transform.engine_protocol import EXECUTE_TRANSFORM, SERVICE, VERSION_KEY, load_grpc
+from odfchain.transform.engine_protocol import (
+    EXECUTE_RAW_QUERY,
+    EXECUTE_TRANSFORM,
+    SERVICE,
+    VERSION_KEY,
+    load_grpc,
+)
 
 GIGABYTE = 1 << 30
 
@@ -48,6 +54,17 @@ def respond(message: bytes, context: Any) -> Iterator[bytes]:
     interval = script.get("interval")
     found = OffsetInterval(start=interval[0], end=interval[1]) if interval else None
     yield EXECUTE_TRANSFORM.pack_response("Success", new_offset_interval=found, new_watermark=None)
+
+
+def respond_raw(message: bytes, context: Any) -> Iterator[bytes]:
+    """The answer to a raw query: the files that it reads, joined."""
+    del context
+    request = EXECUTE_RAW_QUERY.unpack_request(message)
+    script = json.loads(request.transform.queries[0].query)
+    if script.get("act") != "elsewhere":
+        joined = b"".join(Path(path).read_bytes() for path in request.input_data_paths)
+        Path(request.output_data_path).write_bytes(joined)
+    yield EXECUTE_RAW_QUERY.pack_response("Success", num_records=script["records"])
 
 
 def acted(act: str | None, data: Path, inputs: list[str]) -> str | None:
@@ -91,8 +108,11 @@ def started(address: str) -> tuple[Any, int]:
     """(the server, its port)."""
     grpc = load_grpc()
     server = grpc.server(ThreadPoolExecutor(4))
-    call = {EXECUTE_TRANSFORM.method: grpc.unary_stream_rpc_method_handler(respond)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, call),))
+    calls = {
+        call.method: grpc.unary_stream_rpc_method_handler(answer)
+        for call, answer in ((EXECUTE_TRANSFORM, respond), (EXECUTE_RAW_QUERY, respond_raw))
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, calls),))
     port = server.add_insecure_port(address)
     server.start()
     return server, port

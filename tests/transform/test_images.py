@@ -30,9 +30,10 @@ from odfchain.odf import engine_messages as messages
 from odfchain.odf.events import DatasetVocabulary, SetTransform
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetAlias
-from odfchain.odf.sources import TransformSql
+from odfchain.odf.sources import SqlQueryStep, TransformSql
+from odfchain.progress import SILENT
 from odfchain.transform import containers
-from odfchain.workspace.config import OF_WORKSPACE
+from odfchain.workspace.config import OF_WORKSPACE, TransformConfig
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.engine_images import command, engine_entry, import_image, plain_engine
 from tests.kit.node_process import COMMAND
@@ -165,7 +166,7 @@ class TestPodman:
                 r"failed: wrote \[\], sees \['f1620[0-9a-f]{64}', 'schema-0\.parquet'\]",
             ),
             ("network", r"failed: OSError, ConnectionRefusedError"),
-            ("memory", r"went away in the middle of a call"),
+            ("memory", r"went away in the middle of a call|broke off the call"),
         ],
     )
     def test_the_walls(self, here: Workspace, act: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +200,27 @@ class TestPodman:
         report = made.verify(replay=True)
         assert report.verdict == "incomplete"
         assert f"the image localhost/second@{digest} is not here" in report.unchecked[0].message
+
+    def test_raw_queries(self, tmp_path: Path) -> None:
+        files = [tmp_path / name for name in ("one", "two")]
+        for file in files:
+            file.write_text(file.name)
+        for script, said in (
+            ({"records": 1}, None),
+            ({"records": 1, "act": "elsewhere"}, "wrote no data file"),
+        ):
+            steps = (SqlQueryStep(alias=None, query=json.dumps(script)),)
+            transform = TransformSql(engine="datafusion", queries=steps)
+            engine = containers.ContainerEngine(transform, TransformConfig(), IMAGE)
+            out = tmp_path / f"out-{said}"
+            request = messages.RawQueryRequest(
+                input_data_paths=tuple(map(str, files)), transform=transform, output_data_path=str(out)
+            )
+            if said is None:
+                assert (engine.query(request, progress=SILENT), out.read_text()) == (1, "onetwo")
+                continue
+            with pytest.raises(EngineError, match=said):
+                engine.query(request, progress=SILENT)
 
     @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
     def test_a_container_ends_with_its_command(
@@ -277,6 +299,9 @@ def test_what_bounds_a_container(tmp_path: Path) -> None:
     assert [o for o in options if o.startswith(str(tmp_path))] == [
         f"{tmp_path}/in:/opt/engine/in:ro", f"{tmp_path}/out:/opt/engine/out",
     ]  # fmt: skip
+    assert [o for o in options if o.startswith("--ulimit=data=")] == [
+        f"--ulimit=data={512 << 20}:{512 << 20}"
+    ]
     docker = containers.run_options(tmp_path, 0, None, podman=False)
     assert not {"--memory", "--timeout", "--image-volume"} & set(docker)
     with pytest.raises(EngineError, match="cannot be shown to a container"):
