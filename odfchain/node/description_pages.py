@@ -20,6 +20,7 @@ from odfchain.profiles.drift import Drift
 from odfchain.profiles.manifests import files_of, signed_manifest
 from odfchain.profiles.pages import drift_page, profile_page
 from odfchain.profiles.published import object_of, published
+from odfchain.query.row_formats import numeric_columns
 from odfchain.transfer.slice_files import is_partial
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -148,6 +149,7 @@ class AssetsPage:
 
     dataset: DatasetHead
     columns: tuple[str, ...]
+    numeric: tuple[bool, ...]
     rows: tuple[tuple[str | None, ...], ...]
     total: int
     page: int
@@ -157,13 +159,15 @@ class AssetsPage:
 def assets(visit: Visit) -> AssetsPage:
     """The lock in force."""
     dataset, page = visit.dataset, max(1, visit.count("page", 1, 1_000_000))
-    command, columns = f"odfchain assets check {dataset.alias}", tuple(lock_schema(dataset).names)
+    command, schema = f"odfchain assets check {dataset.alias}", lock_schema(dataset)
     if (records := dataset.summary.record_count) > _MOST_ASSETS:
         raise Refused(409, f"{records:,} records of assets are too many for a page", hint=command)
     table = in_time(visit, dataset.lock, command).table
     rows = table.slice((page - 1) * _ROWS, _ROWS).to_pylist()
-    texts = tuple(tuple(None if row[n] is None else str(row[n]) for n in columns) for row in rows)
-    return AssetsPage(head_of(visit, visit.files), columns, texts, table.num_rows, page, command)
+    texts = tuple(tuple(None if row[n] is None else str(row[n]) for n in schema.names) for row in rows)
+    numeric = tuple(place in numeric_columns(schema) for place in range(len(schema)))
+    head = head_of(visit, visit.files)
+    return AssetsPage(head, tuple(schema.names), numeric, texts, table.num_rows, page, command)
 
 
 PAGES = (

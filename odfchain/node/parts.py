@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from odfchain.node.queries import Queries
+
+# Where a dataset's folder begins in a message.
+_FOLDER = re.compile(r"datasets/[0-9a-f]{16,}/")
 
 
 class NodeParts:
@@ -74,4 +78,4 @@ class NodeParts:
         """A message without the paths of this machine."""
         root = self.workspace.path
         shorter = text.replace(f"{root}/", "").replace(f"{root.parent}/", "")
-        return shorter.replace(str(root.parent), "the workspace")
+        return _FOLDER.sub("", shorter.replace(str(root.parent), "the workspace"))
