@@ -118,8 +118,13 @@ def _entry(item: Setting, key: str) -> Setting:
     return replace(item, key=key)
 
 
-def _parts_of(item: Setting) -> dict[str, Any]:
+def _entry_type(item: Setting) -> Any:
     _, entry = typing.get_args(item.hint)
+    return getattr(entry, "__origin__", entry)  # without its rule
+
+
+def _parts_of(item: Setting) -> dict[str, Any]:
+    entry = _entry_type(item)
     if not dataclasses.is_dataclass(entry):
         return {}
     return {name: hint for name, (_, hint, _) in properties_of(typing.cast("type[Any]", entry)).items()}
@@ -144,8 +149,7 @@ def value_of(config: Any, item: Setting) -> Any:
 
 def _in_parts(entry: Any, item: Setting) -> dict[str, Any]:
     """The properties of an entry that may be written as a text alone."""
-    _, cls = typing.get_args(item.hint)
-    return entry if isinstance(entry, dict) else {} if entry is None else {cls.SHORT: entry}
+    return entry if isinstance(entry, dict) else {} if entry is None else {_entry_type(item).SHORT: entry}
 
 
 def _field(cls: type[Any], name: str) -> str:
@@ -192,7 +196,7 @@ def _with_entry(entries: dict[str, Any], item: Setting, change: Callable[[Any], 
     if item.part is None:
         new = change(old)
     else:
-        if old is None:
+        if old is None and not properties_of(_entry_type(item))[_entry_type(item).SHORT][2]:
             raise UsageError(f"{replace(item, part=None)} is not set", hint="set its value first")
         parts = _in_parts(old, item)
         new = {**parts, item.part: change(parts.get(item.part))}
@@ -243,7 +247,9 @@ class Configuration(OwnErrors):
         item = setting(name, self.of)
         new = _checked(self.folder, item, parsed(item, self._paths(values)))
         # a variable stays bound to its hosts
-        return self._edit(item, lambda old: {**old, "value": new} if isinstance(old, dict) else new)
+        return self._edit(
+            item, lambda old: {**old, _entry_type(item).SHORT: new} if isinstance(old, dict) else new
+        )
 
     def add(self, name: str, values: Sequence[str]) -> str:
         """Add values to a list."""

@@ -80,10 +80,11 @@ def _run(command: Sequence[str], *arguments: str, check: bool = True, cwd: str =
 def remove_leftovers(command: Sequence[str]) -> None:
     """Containers of processes that died are removed: their folder in the staging area has gone."""
     folder = f'{{{{index .Config.Labels "{_LABEL}"}}}}'
-    for name in _run(command, "ps", "-a", "--filter", f"label={_LABEL}", "--format", "{{.Names}}").split():
+    ours = ("--filter", "name=^odfchain-", "--filter", f"label={_LABEL}")
+    for name in _run(command, "ps", "-a", *ours, "--format", "{{.Names}}").split():
         owner = _run(command, "inspect", "--format", folder, name, check=False)
         if owner.startswith("/") and not Path(owner).exists():
-            _run(command, "rm", "--force", name, check=False)
+            _run(command, "rm", "-fv", name, check=False)
 
 
 def chosen_image(command: Sequence[str], reference: str, recorded: str | None) -> tuple[str, str]:
@@ -124,6 +125,7 @@ def run_options(folder: Path, memory_mib: int, seconds: float | None, *, podman:
         "--tmpfs", temporary, "--shm-size", "64m",
         "--pids-limit", "512", "--cpus", str(min(4, os.cpu_count() or 1)),
         limit("nofile", resource.RLIMIT_NOFILE, 4_096), limit("nproc", resource.RLIMIT_NPROC, 4_096),
+        limit("fsize", resource.RLIMIT_FSIZE, 64 << 30),
         "--log-driver", "k8s-file" if podman else "json-file", "--log-opt", "max-size=1m",
     ]  # fmt: skip
     if memory_mib:
@@ -189,7 +191,7 @@ def _helper(*command: str) -> subprocess.Popen[bytes]:
 def running(command: Sequence[str], folder: Path, options: Sequence[str]) -> Iterator[str]:
     """The address of the engine in a new container, which is gone afterwards, also after SIGKILL."""
     name = f"odfchain-{os.urandom(8).hex()}"
-    remove = ("sh", "-c", 'read -r nothing; exec "$@" >/dev/null 2>&1', "sh", *command, "rm", "--force", name)
+    remove = ("sh", "-c", 'read -r nothing; exec "$@" >/dev/null 2>&1', "sh", *command, "rm", "-fv", name)
     with tempfile.TemporaryDirectory(prefix="odfchain-") as short, _helper(*remove):
         socket, own = f"{short}/engine.sock", str(Path("/proc/self/ns/net").stat().st_ino)
         _run(command, "run", "--name", name, "--label", f"{_LABEL}={folder}", *options, cwd=short)
@@ -273,15 +275,18 @@ class ContainerEngine:
             inside, podman = shown(request, folder / "in"), Path(command[0]).name == "podman"
             options: list[str] = run_options(folder, config.isolated_memory_mib, seconds, podman=podman)
             progress.phase(f"Starting {self.reference}")
-            with running(command, folder, [*options, image]) as address:
-                where = f"in {self.reference}"
-                engine = RemoteEngine(address, deadline=seconds, accept=self._accept, where=where)
-                yield engine, inside, digest
-            for name, path in outputs.items():  # nobody can change the files any more
-                engine.check_file(str(out / name), name, optional=True)
-                if (out / name).exists():
-                    (out / name).chmod(0o644)
-                    (out / name).replace(path)
+            try:
+                with running(command, folder, [*options, image]) as address:
+                    where = f"in {self.reference}"
+                    engine = RemoteEngine(address, deadline=seconds, accept=self._accept, where=where)
+                    yield engine, inside, digest
+                for name, path in outputs.items():  # nobody can change the files any more
+                    engine.check_file(str(out / name), name, optional=True)
+                    if (out / name).exists():
+                        (out / name).chmod(0o644)
+                        (out / name).replace(path)
+            finally:  # Python gives up on folders within a thousand others
+                subprocess.run(["rm", "-rf", "--", str(out)], check=False)
 
     def _accept(self, version: str) -> None:
         if not _DIGEST.fullmatch(self.transform.version or ""):  # else the image is the one that is asked for

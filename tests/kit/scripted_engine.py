@@ -77,6 +77,11 @@ def acted(act: str | None, data: Path, inputs: list[str]) -> str | None:
         line = b"x" * 1_023 + b"\n"
         for _ in range(GIGABYTE // 1_024):
             os.write(1, line)
+    elif act == "deep":
+        os.chdir(data.parent)
+        for _ in range(3_000):
+            os.mkdir("d")  # noqa: PTH102 - no path is that long
+            os.chdir("d")
     elif act == "memory":
         return f"it has {len(bytearray(GIGABYTE))} bytes"
     elif act == "network":

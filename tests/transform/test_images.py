@@ -31,6 +31,7 @@ from odfchain.odf.events import DatasetVocabulary, SetTransform
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.sources import SqlQueryStep, TransformSql
+from odfchain.odf.tree import to_tree
 from odfchain.progress import SILENT
 from odfchain.transform import containers
 from odfchain.workspace.config import OF_WORKSPACE, TransformConfig
@@ -173,6 +174,11 @@ class TestPodman:
         with pytest.raises(EngineError, match=said):
             scripted(here, act=act).pull()
 
+    def test_folders_within_folders_are_removed(self, here: Workspace) -> None:
+        made = scripted(here, act="deep", **GOOD)
+        assert made.pull(system_time=MADE).blocks
+        assert [path for path in (made.path / "staging").iterdir() if path.is_dir()] == []
+
     def test_a_gigabyte_of_output_fills_nothing(self, here: Workspace, store: tuple[str, str]) -> None:
         folder = Path(shlex.split(store[0])[2]).parent
         before = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
@@ -240,7 +246,7 @@ class TestPodman:
     def test_leftovers_are_removed_by_the_next_run(self, here: Workspace, store: tuple[str, str]) -> None:
         """Even the process that removes the container may have been killed."""
         left = ["run", "--detach", "--stop-timeout", "0", "--network", "none", "--ulimit", "nofile=99:99", "--ulimit", "nproc=99:99",
-                "--label", "odfchain.folder=/gone", IMAGE]  # fmt: skip
+                "--label", "odfchain.folder=/gone", "--name", "odfchain-left", IMAGE]  # fmt: skip
         subprocess.run([*shlex.split(store[0]), *left], check=True, capture_output=True)
         made = scripted(here, **GOOD)
         made.pull(system_time=MADE)
@@ -369,6 +375,22 @@ def test_an_engine_has_one_place(here: Workspace, place: str) -> None:
     with pytest.raises(ManifestError, match="must be either an address or an image") as caught:
         OF_WORKSPACE.load(here.path)
     assert caught.value.path == "transform.engines.datafusion"
+
+
+def test_the_setting_by_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("init").code == 0
+
+    def config(*words: str) -> tuple[int, Any]:
+        code = run("config", *words).code
+        return code, to_tree(OF_WORKSPACE.load(tmp_path / ".odfchain").transform.engines)
+
+    name = "transform.engines.flink"
+    assert config("set", f"{name}.image", IMAGE) == (0, {"flink": {"image": IMAGE}})
+    assert config("set", name, "h:1") == (3, {"flink": {"image": IMAGE}}), "either or"
+    assert config("unset", name) == (0, {})
+    assert config("set", name, "h:1") == (0, {"flink": "h:1"})
+    assert config("set", f"{name}.image", IMAGE) == (3, {"flink": "h:1"})
 
 
 TEMPORAL = ", temporalTables: [{name: cities, primaryKey: [city]}]"
