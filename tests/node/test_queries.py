@@ -20,7 +20,7 @@ from odfchain.errors import EngineError
 from odfchain.limits import ASKED
 from odfchain.node import queries
 from odfchain.query import slots
-from odfchain.query.processes import Worker
+from odfchain.query.walled import Worker
 from odfchain.transform import sandbox
 from tests.kit.processes import wait_until
 from tests.kit.queried_workspace import add_numbers
