@@ -28,6 +28,7 @@ from bench_codec import bench_codec
 from bench_commands import bench_commands
 from bench_digest import bench_digest
 from bench_documents import bench_documents
+from bench_engine import bench_engine
 from bench_flights import bench_flights
 from bench_held import bench_held
 from bench_ledgers import bench_ledgers
@@ -67,6 +68,7 @@ PARTS = KERNELS | {
     "snapshots": bench_snapshots,
     "memory": bench_memory,
     "transform": bench_transform,
+    "engine": bench_engine,
     "preprocess": bench_preprocess,
     "share": bench_share,
     "verify": bench_verify,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import ManifestError
+from odfchain.limits import QUERY
 from odfchain.odf.transform_options import DATAFUSION
 from odfchain.progress import SILENT, Progress
 from odfchain.transform.engines import check_version, is_named_datafusion, required_place
@@ -212,7 +213,9 @@ class Engines:
         """The engine on DataFusion, and a new folder, which alone it may write in."""
         with tempfile.TemporaryDirectory(prefix="odfchain-") as made:
             folder = Path(made)
-            with self.process(DATAFUSION, [], folder, folder, progress=progress) as engine:
+            with self.process(
+                DATAFUSION, [], folder, folder, progress=progress, deadline=int(QUERY.reading_seconds)
+            ) as engine:
                 yield engine, folder
 
     def process(

@@ -250,7 +250,12 @@ def out_of_memory() -> QueryLimitError:
 
 def explained(text: str, sql: str) -> OdfchainError:
     """The project's error for what the engine said."""
-    if "Resources exhausted" in text or "memory limit" in text.lower() or "memory allocat" in text:
+    if (
+        "Resources exhausted" in text
+        or "memory limit" in text.lower()
+        or "alloc of size" in text
+        or "memory allocat" in text
+    ):
         return out_of_memory()
     if "panicked" in text or "Internal error" in text:
         return EngineError(f"the engine failed: {one_line(text, _LONGEST)}", hint="use --engine spark")

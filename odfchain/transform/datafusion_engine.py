@@ -11,8 +11,11 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from odfchain.errors import EngineError, QueryError, QueryLimitError, SchemaError
 from odfchain.lazy import pa, pc, pq
@@ -28,15 +31,10 @@ from odfchain.odf.engine_messages import (
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.schema import check_recordable, recorded
 from odfchain.odf.sources import Transform
-from odfchain.slices.reader import check_parquet
-from odfchain.slices.writer import (
-    ROW_GROUP_ROWS,
-    SliceInputError,
-    SliceSpec,
-    as_declared,
-    finish_batch,
-    parquet_writer,
-)
+from odfchain.slices.footers import footer_stats
+from odfchain.slices.footers import quoted as quoted_column
+from odfchain.slices.reader import check_parquet, read_footer
+from odfchain.slices.writer import ROW_GROUP_ROWS, SliceInputError, cast_column, parquet_writer
 from odfchain.spark.query_refusals import QueryStep
 from odfchain.text import find_marker, one_line
 from odfchain.transform.closed_sql import (
@@ -114,10 +112,10 @@ class DataFusionEngine:
             schema = pa.schema([_in_utc(field) for field in plain_schema(frame.schema())])
             count = 0
             with pq.ParquetWriter(request.output_data_path, schema) as writer:
-                for batch in _grouped(run.rows(frame)):
-                    columns = [as_declared(c, f) for c, f in zip(batch.columns, schema, strict=True)]
-                    writer.write_batch(pa.record_batch(columns, schema=schema))
-                    count += batch.num_rows
+                for table in _grouped(run.rows(frame)):
+                    columns = [_column(c, f) for c, f in zip(table.columns, schema, strict=True)]
+                    writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+                    count += len(table)
                     progress.advance()
         return count
 
@@ -144,7 +142,11 @@ class _Run(contextlib.ExitStack):
         if interval is None or not given.data_paths:
             self._given(given.query_alias, self._registered(schema, []))
             return
-        name = self._registered(schema, [Path(path) for path in given.data_paths])
+        paths = [Path(path) for path in given.data_paths]
+        name = self._registered(schema, paths)
+        if _are_all(paths, given.vocab.offset_column, interval):
+            self._given(given.query_alias, name)
+            return
         self._given(name, name)
         offset = quoted(given.vocab.offset_column)
         rows = f"FROM {quoted(name)} WHERE {offset} BETWEEN {interval.start} AND {interval.end}"
@@ -196,6 +198,9 @@ class _Run(contextlib.ExitStack):
         sql = step.sql.rstrip().rstrip(";").rstrip()
         with _refused(step), translate_errors(sql):
             check_text(sql, _TEXT)
+            if _IGNORED.search(_SKIPPED.sub(" ", sql)):
+                hint = "leave it out: DataFusion would read all rows without a word"
+                raise QueryError("TABLESAMPLE is not allowed", hint=hint, refused=True)
             # before it is optimized, a plan has types that its rows do not have
             read = query_plan(self._context, sql).optimized_logical_plan()
             frame = self._context.create_dataframe_from_logical_plan(read)
@@ -283,32 +288,76 @@ def _in_utc(field: pa.Field) -> pa.Field:
     return field.with_type(pa.timestamp("us" if field.type.unit == "ns" else field.type.unit, "UTC"))
 
 
+def _are_all(paths: Sequence[Path], offset: str, interval: OffsetInterval) -> bool:
+    # True if files have the records of the interval alone, in order, as their footers say
+    rows = 0
+    for path in paths:
+        with _reading(path.name):
+            stats = footer_stats(*read_footer(path), columns={quoted_column(offset)})
+        found = stats.column(quoted_column(offset))
+        place = interval.start + rows
+        if found is None or (found.low, found.high) != (place, place + stats.row_count - 1):
+            return False
+        rows += stats.row_count
+    return rows == interval.count
+
+
 def _written(
     batches: Iterator[pa.RecordBatch], schema: ds.DataSchema, request: TransformRequest, progress: Progress
 ) -> int:
     """Write the slice, also of no rows; the number of rows."""
-    vocabulary, arrow, rows = request.vocab, slice_schema(schema), 0
-    target = Path(request.new_data_path)
-    spec = SliceSpec.of(schema, vocabulary, 0, request.system_time.epoch_ms, target.parent)
-    operation = vocabulary.operation_type_column
-    with target.open("xb") as sink, parquet_writer(sink, arrow, vocabulary) as writer:
-        for batch in _grouped(batches):
-            if operation not in batch.schema.names:
-                zeros = pa.repeat(pa.scalar(0, arrow.field(operation).type), batch.num_rows)
-                batch = batch.append_column(operation, zeros)  # noqa: PLW2901 - the same rows
-            finished = finish_batch(batch, arrow, spec, request.next_offset + rows)
-            most = pc.max(finished.column(operation)).as_py()
-            if most > 3:
-                hint = "0 appends, 1 retracts, 2 and 3 correct"
-                raise QueryError(f"the operation `{operation}` is {most} in some rows", hint=hint)
-            writer.write_batch(finished, row_group_size=ROW_GROUP_ROWS)
-            rows += finished.num_rows
+    names, arrow, rows = request.vocab, slice_schema(schema), 0
+    now = pa.scalar(request.system_time.epoch_ms, pa.timestamp("ms", "UTC"))
+    with (
+        Path(request.new_data_path).open("xb") as sink,
+        parquet_writer(sink, arrow, names) as writer,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        writing: Future[None] | None = None
+        for table in _grouped(batches):
+            start = request.next_offset + rows
+            made = {
+                names.offset_column: np.arange(start, start + len(table), dtype=np.uint64),
+                names.system_time_column: pa.repeat(now, len(table)),
+            }
+            if names.operation_type_column not in table.schema.names:
+                made[names.operation_type_column] = np.zeros(len(table), np.uint8)
+            columns = [
+                pa.chunked_array([made[field.name]], field.type)
+                if field.name in made
+                else _column(table.column(field.name), field)
+                for field in arrow
+            ]
+            _check_operations(columns[arrow.get_field_index(names.operation_type_column)], names)
+            if writing is not None:
+                writing.result()
+            # the next rows are computed meanwhile
+            finished = pa.Table.from_arrays(columns, schema=arrow)
+            writing = pool.submit(writer.write_table, finished, ROW_GROUP_ROWS)
+            rows += len(table)
             progress.advance()
+        if writing is not None:
+            writing.result()
     return rows
 
 
-def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in batches that are worth a row group."""
+def _column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    # what is nested is checked within one array
+    nested = column.combine_chunks() if pa.types.is_nested(column.type) else column
+    cast = cast_column(nested, field)
+    return cast if isinstance(cast, pa.ChunkedArray) else pa.chunked_array([cast])
+
+
+def _check_operations(column: pa.ChunkedArray, names: DatasetVocabulary) -> None:
+    most = pc.max(column).as_py()
+    if most > 3:
+        hint = "0 appends, 1 retracts, 2 and 3 correct"
+        message = f"the operation `{names.operation_type_column}` is {most} in some rows"
+        raise QueryError(message, hint=hint)
+
+
+def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows in tables that are worth a row group."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -317,10 +366,10 @@ def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= ROW_GROUP_ROWS or size >= _GROUP_BYTES:
-            yield pa.concat_batches(waiting)
+            yield pa.Table.from_batches(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield pa.concat_batches(waiting)
+        yield pa.Table.from_batches(waiting)
 
 
 def _watermark(inputs: Sequence[TransformRequestInput]) -> Timestamp | None:
@@ -340,6 +389,8 @@ def _reading(alias: str) -> Iterator[None]:
         ) from error
 
 
+_SKIPPED = re.compile(r"""'[^']*+'?|"[^"]*+"?|--[^\n]*+|/\*(?s:.)*?(?:\*/|\Z)""")
+_IGNORED = re.compile(r"\btablesample\b", re.IGNORECASE)
 _FAULTS = re.compile(r"(line \d+, column \d+: )?there is no (column|function|table) (\S+)")
 
 
