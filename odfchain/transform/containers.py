@@ -21,18 +21,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from odfchain.errors import EngineError
-from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
 from odfchain.text import one_line
-from odfchain.transform.engine_protocol import CONNECT_SECONDS, RemoteEngine, absolute, with_paths
+from odfchain.transform.engine_protocol import CONNECT_SECONDS, RemoteEngine
 from odfchain.transform.engines import Executed, check_version
 
 if TYPE_CHECKING:
+    from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
     from odfchain.odf.schema import DataSchema
     from odfchain.odf.sources import Transform
     from odfchain.progress import Progress
@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 PROGRAM_VARIABLE = "ODFCHAIN_CONTAINERS"
 """The environment's word for the program, with its options: `podman --runtime runc`."""
 
-R = TypeVar("R", TransformRequest, RawQueryRequest)
-
 IN, OUT = "/opt/engine/in", "/opt/engine/out"
+_OUTPUTS = ("data", "checkpoint")
 _LABEL = "odfchain.folder"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _REFERENCE = re.compile(
@@ -138,24 +137,22 @@ def run_options(folder: Path, memory_mib: int, seconds: float | None, *, podman:
     return options
 
 
-def shown(request: R, folder: Path) -> R:
-    """The request as a container sees it that has `folder`, which gets the files that are read."""
-    names: dict[str, str] = {}
+def shown_in(folder: Path) -> Callable[[str], str]:
+    """What a container with `folder` calls a file; one from elsewhere gets a name in there."""
+    names = {f"{folder}/out/{name}": f"{OUT}/{name}" for name in _OUTPUTS}
 
-    def given(path: str) -> str:
+    def shown(path: str) -> str:
         if path and path not in names:
             name = Path(path).name
-            names[path] = name if name not in names.values() else f"{len(names)}-{name}"
+            name = name if f"{IN}/{name}" not in names.values() else f"{len(names)}-{name}"
             try:
-                os.link(os.path.realpath(path), folder / names[path])
+                os.link(os.path.realpath(path), folder / "in" / name)
             except OSError:  # another file system
-                shutil.copyfile(path, folder / names[path])
-        return f"{IN}/{names[path]}" if path else path
+                shutil.copyfile(path, folder / "in" / name)
+            names[path] = f"{IN}/{name}"
+        return names.get(path, path)
 
-    if isinstance(request, TransformRequest):
-        return with_paths(request, given, f"{OUT}/data", f"{OUT}/checkpoint")
-    paths = tuple(map(given, request.input_data_paths))
-    return replace(request, input_data_paths=paths, output_data_path=f"{OUT}/data")
+    return shown
 
 
 _RELAY = """\
@@ -241,52 +238,52 @@ class ContainerEngine:
         self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
     ) -> Executed:
         """Execute the next step; where the engine says no version, it is the image's digest."""
-        del schema
-        sent = absolute(request)
-        outputs = {"data": sent.new_data_path, "checkpoint": sent.new_checkpoint_path}
-        with self._called(sent, outputs, progress) as (engine, inside, digest):
-            done = engine.ask(inside, progress)
-        self._accept(done.version or digest)
-        engine.check_file(sent.new_data_path, optional=done.offset_interval is None)
+        with self._called((request.new_data_path, request.new_checkpoint_path), progress) as call:
+            engine, (data, checkpoint), digest = call
+            inside = replace(request, new_data_path=data, new_checkpoint_path=checkpoint)
+            done = engine.execute(inside, schema=schema, progress=progress)
+            self._accept(done.version or digest)
         return replace(done, version=done.version or digest)
 
     def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
         """Run a query over raw files, as `RemoteEngine.query`."""
-        output = {"data": request.output_data_path}
-        with self._called(request, output, progress) as (engine, inside, _):
-            count = engine.count(inside, progress)
-        engine.check_file(request.output_data_path, optional=not count)
-        return count
+        with self._called((request.output_data_path,), progress) as (engine, (data, *_), _):
+            return engine.query(replace(request, output_data_path=data), progress=progress)
 
     @contextlib.contextmanager
     def _called(
-        self, request: R, outputs: Mapping[str, str], progress: Progress
-    ) -> Iterator[tuple[RemoteEngine, R, str]]:
-        # the running engine, the request as it sees it, the image's digest; afterwards files get their names
+        self, outputs: Sequence[str], progress: Progress
+    ) -> Iterator[tuple[RemoteEngine, list[str], str]]:
+        # the engine, where it writes, the image's digest; afterwards files have the names that are asked for
         command, config, recorded = program(), self.config, self.transform.version
         remove_leftovers(command)
         wanted = None if recorded in config.compatible_versions else recorded
         image, digest = chosen_image(command, self.reference, wanted)
         seconds = config.timeout_seconds or config.isolated_seconds or None
-        with tempfile.TemporaryDirectory(dir=Path(outputs["data"]).parent) as given:
-            folder, out = Path(given), Path(given) / "out"
-            (folder / "in").mkdir()
-            out.mkdir()
-            inside, podman = shown(request, folder / "in"), Path(command[0]).name == "podman"
-            options: list[str] = run_options(folder, config.isolated_memory_mib, seconds, podman=podman)
+        with tempfile.TemporaryDirectory(dir=Path(outputs[0]).absolute().parent) as given:
+            folder, written = Path(given), [Path(given, "out", name) for name in _OUTPUTS]
+            for name in ("in", "out"):
+                (folder / name).mkdir()
+            shown, podman = shown_in(folder), Path(command[0]).name == "podman"
+            options = [*run_options(folder, config.isolated_memory_mib, seconds, podman=podman), image]
             progress.phase(f"Starting {self.reference}")
             try:
-                with running(command, folder, [*options, image]) as address:
-                    where = f"in {self.reference}"
-                    engine = RemoteEngine(address, deadline=seconds, accept=self._accept, where=where)
-                    yield engine, inside, digest
-                for name, path in outputs.items():  # nobody can change the files any more
-                    engine.check_file(str(out / name), name, optional=True)
-                    if (out / name).exists():
-                        (out / name).chmod(0o644)
-                        (out / name).replace(path)
+                with running(command, folder, options) as address:
+                    engine = RemoteEngine(
+                        address,
+                        deadline=seconds,
+                        accept=self._accept,
+                        where=f"in {self.reference}",
+                        shown=shown,
+                    )
+                    yield engine, [str(path) for path in written], digest
+                for path, name in zip(written, outputs, strict=False):
+                    engine.check_file(str(path), path.name, optional=True)  # nobody can change it any more
+                    if path.exists():
+                        path.chmod(0o644)
+                        path.replace(name)
             finally:  # Python gives up on folders within a thousand others
-                subprocess.run(["rm", "-rf", "--", str(out)], check=False)
+                subprocess.run(["rm", "-rf", "--", str(folder / "out")], check=False)
 
     def _accept(self, version: str) -> None:
         if not _DIGEST.fullmatch(self.transform.version or ""):  # else the image is the one that is asked for

@@ -187,8 +187,8 @@ class RemoteEngine:
     `connect_timeout` is how long it may take to come up, `deadline` how long one call may take after that
     (None: for ever), both in seconds. `accept` is given the version that the engine says it has, before its
     result is looked at, and raises where another one is wanted. `where` is what messages say instead of the
-    address. Each call has a connection of its own, so there is nothing to close and calls may come from
-    several threads.
+    address, `shown` the paths that the engine knows files by. Each call has a connection of its own, so there
+    is nothing to close and calls may come from several threads.
     """
 
     def __init__(
@@ -199,6 +199,7 @@ class RemoteEngine:
         deadline: float | None = None,
         accept: Callable[[str], None] | None = None,
         where: str | None = None,
+        shown: Callable[[str], str] | None = None,
     ) -> None:
         if not _ADDRESS.fullmatch(address):
             hint = "it looks like 127.0.0.1:2884 or unix:/run/engine.sock"
@@ -208,6 +209,7 @@ class RemoteEngine:
         self._deadline = deadline
         self._accept = accept
         self._where = where or f"at {address}"
+        self._shown = shown or _absolute
 
     @classmethod
     def of(cls, transform: Transform, config: TransformConfig) -> RemoteEngine | None:
@@ -235,14 +237,6 @@ class RemoteEngine:
             EngineError: the engine is, or cannot be reached, or did not do what the contract asks for.
         """
         del schema
-        sent = absolute(request)
-        done = self.ask(sent, progress)
-        self.check_file(sent.new_data_path, optional=done.offset_interval is None)
-        self.check_file(sent.new_checkpoint_path, "checkpoint", optional=True)
-        return done
-
-    def ask(self, request: TransformRequest, progress: Progress) -> Executed:
-        """What the engine says of the next step, whose paths are as it sees them; raises as `execute`."""
         success, version = self._call(request, progress)
         interval = success.new_offset_interval
         if interval is not None and not request.next_offset == interval.start <= interval.end:
@@ -250,17 +244,14 @@ class RemoteEngine:
                 f"its records have the offsets {interval.start} to {interval.end}, "
                 f"{request.next_offset} was to be the first"
             )
+        self.check_file(request.new_data_path, optional=interval is None)
+        self.check_file(request.new_checkpoint_path, "checkpoint", optional=True)
         return Executed(offset_interval=interval, watermark=success.new_watermark, version=version)
 
     def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
-        """Run a query over raw files, whose paths are absolute; the number of records. Else as `execute`."""
-        count = self.count(request, progress)
-        self.check_file(request.output_data_path, optional=not count)
-        return count
-
-    def count(self, request: RawQueryRequest, progress: Progress) -> int:
-        """The number of records that the engine says it has written; raises as `execute`."""
+        """Run a query over raw files; the number of records. Else as `execute`."""
         count: int = self._call(request, progress)[0].num_records
+        self.check_file(request.output_data_path, optional=not count)
         return count
 
     # --- the call --------------------------------------------------------------------------------
@@ -271,7 +262,7 @@ class RemoteEngine:
         """(the result, the version of what made it)."""
         grpc, is_raw = load_grpc(), isinstance(request, RawQueryRequest)
         call = EXECUTE_RAW_QUERY if is_raw else EXECUTE_TRANSFORM
-        message = call.pack_request(request)
+        message = call.pack_request(with_paths(request, self._shown))
         with self._connected(grpc) as channel:
             progress.phase(f"waiting for the engine {self._where}")
             stream = channel.unary_stream(call.path)(message, timeout=self._deadline)
@@ -369,15 +360,13 @@ def _excerpt(said: str, transform: Transform) -> tuple[str, ...]:
     return excerpt(steps.get(place[1]), int(place[2]), int(place[3])) if place else ()
 
 
-def absolute(request: TransformRequest) -> TransformRequest:
-    """The request with the paths that a process in another working folder needs."""
-    return with_paths(request, _full, _full(request.new_data_path), _full(request.new_checkpoint_path))
-
-
 def with_paths(
-    request: TransformRequest, shown: Callable[[str], str], data: str, checkpoint: str
-) -> TransformRequest:
-    """The request with other paths: of what is read, and of the two files that are written."""
+    request: TransformRequest | RawQueryRequest, shown: Callable[[str], str]
+) -> TransformRequest | RawQueryRequest:
+    """The request with the paths that the engine knows its files by."""
+    if isinstance(request, RawQueryRequest):
+        paths = tuple(map(shown, request.input_data_paths))
+        return replace(request, input_data_paths=paths, output_data_path=shown(request.output_data_path))
     before = request.prev_checkpoint_path
     return replace(
         request,
@@ -386,12 +375,13 @@ def with_paths(
             for item in request.query_inputs
         ),
         prev_checkpoint_path=None if before is None else shown(before),
-        new_checkpoint_path=checkpoint,
-        new_data_path=data,
+        new_checkpoint_path=shown(request.new_checkpoint_path),
+        new_data_path=shown(request.new_data_path),
     )
 
 
-def _full(path: str) -> str:
+def _absolute(path: str) -> str:
+    # the engine has another working folder
     return str(Path(path).absolute()) if path else path
 
 

@@ -213,11 +213,7 @@ def place_of(transform: Transform, config: TransformConfig) -> EnginePlace | Non
 
 
 def required_place(transform: Transform, config: TransformConfig) -> EnginePlace | None:
-    """Where another process or an image executes a transform; None where an engine of this project does.
-
-    Raises:
-        TransformError: none does; what to do is in the hint.
-    """
+    """As `place_of`; raises a `TransformError`, whose hint says what to do, where no engine can be had."""
     place, name = place_of(transform, config), transform.engine.lower()
     if is_own_name(name):
         return place

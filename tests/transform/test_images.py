@@ -34,6 +34,7 @@ from odfchain.odf.sources import SqlQueryStep, TransformSql
 from odfchain.odf.tree import to_tree
 from odfchain.progress import SILENT
 from odfchain.transform import containers
+from odfchain.transform.engine_protocol import with_paths
 from odfchain.workspace.config import OF_WORKSPACE, TransformConfig
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.engine_images import command, engine_entry, import_image, plain_engine
@@ -273,25 +274,23 @@ def test_paths_are_those_of_the_container(tmp_path: Path) -> None:
     for file in files:
         file.parent.mkdir(exist_ok=True)
         file.write_text(file.parent.name)
-    folder = tmp_path / "in"
-    folder.mkdir()
-    request = containers.shown(request_of(files[:3], files[3], files[4], tmp_path), folder)
+    (tmp_path / "in").mkdir()
+    shown = containers.shown_in(tmp_path)
+    request: Any = with_paths(request_of(files[:3], files[3], files[4], tmp_path / "out"), shown)
     (item,) = request.query_inputs
-    inside = "/opt/engine/in"
-    assert item.data_paths == (f"{inside}/f1620aa", f"{inside}/f1620bb", f"{inside}/2-f1620aa")
+    inside, out = "/opt/engine/in", "/opt/engine/out"
+    assert item.data_paths == (f"{inside}/f1620aa", f"{inside}/f1620bb", f"{inside}/4-f1620aa")
     assert (item.schema_file, request.prev_checkpoint_path) == (f"{inside}/s.parquet", f"{inside}/f1620cc")
-    assert (request.new_data_path, request.new_checkpoint_path) == (
-        "/opt/engine/out/data",
-        "/opt/engine/out/checkpoint",
-    )
-    assert {path.name: path.read_text() for path in folder.iterdir()}["2-f1620aa"] == "three"
-    assert (folder / "f1620bb").samefile(files[1]), "nothing is copied"
+    assert (request.new_data_path, request.new_checkpoint_path) == (f"{out}/data", f"{out}/checkpoint")
+    assert (tmp_path / "in/4-f1620aa").read_text() == "three"
+    assert (tmp_path / "in/f1620bb").samefile(files[1]), "nothing is copied"
     raw = messages.RawQueryRequest(
-        input_data_paths=(str(files[0]),), transform=request.transform, output_data_path="/x/y"
+        input_data_paths=(str(files[0]),),
+        transform=request.transform,
+        output_data_path=f"{tmp_path}/out/data",
     )
-    again = tmp_path / "again"
-    again.mkdir()
-    assert containers.shown(raw, again).input_data_paths == ("/opt/engine/in/f1620aa",)
+    found: Any = with_paths(raw, shown)
+    assert (*found.input_data_paths, found.output_data_path) == (f"{inside}/f1620aa", f"{out}/data")
 
 
 def test_what_bounds_a_container(tmp_path: Path) -> None:
