@@ -54,11 +54,11 @@ def program() -> list[str]:
     """The command that runs containers: what the environment names, else podman, else docker."""
     named = shlex.split(os.environ.get(PROGRAM_VARIABLE, ""))
     command = named or [name for name in ("podman", "docker") if shutil.which(name)][:1]
-    if not command or not shutil.which(command[0]):
-        missing = f"{named[0]} is not here" if named else "neither is here"
-        hint = f"apt-get install podman, or {PROGRAM_VARIABLE}=PROGRAM where it has another name"
-        raise EngineError(f"engines in images need podman or docker, and {missing}", hint=hint)
-    return command
+    if command and shutil.which(command[0]):
+        return command
+    missing = f"{named[0]} is not here" if named else "neither is here"
+    hint = f"apt-get install podman, or {PROGRAM_VARIABLE}=PROGRAM where it has another name"
+    raise EngineError(f"engines in images need podman or docker, and {missing}", hint=hint)
 
 
 def _run(command: Sequence[str], *arguments: str, check: bool = True, cwd: str = "/") -> str:
@@ -262,20 +262,17 @@ class ContainerEngine:
         seconds = config.timeout_seconds or config.isolated_seconds or None
         with tempfile.TemporaryDirectory(dir=Path(outputs[0]).absolute().parent) as given:
             folder, written = Path(given), [Path(given, "out", name) for name in _OUTPUTS]
-            for name in ("in", "out"):
-                (folder / name).mkdir()
-            shown, podman = shown_in(folder), Path(command[0]).name == "podman"
+            (folder / "in").mkdir()
+            (folder / "out").mkdir()
+            podman = Path(command[0]).name == "podman"
             options = [*run_options(folder, config.isolated_memory_mib, seconds, podman=podman), image]
             progress.phase(f"Starting {self.reference}")
             try:
                 with running(command, folder, options) as address:
                     engine = RemoteEngine(
-                        address,
-                        deadline=seconds,
-                        accept=self._accept,
-                        where=f"in {self.reference}",
-                        shown=shown,
-                    )
+                        address, deadline=seconds, accept=self._accept, where=f"in {self.reference}",
+                        shown=shown_in(folder),
+                    )  # fmt: skip
                     yield engine, [str(path) for path in written], digest
                 for path, name in zip(written, outputs, strict=False):
                     engine.check_file(str(path), path.name, optional=True)  # nobody can change it any more
