@@ -432,3 +432,16 @@ def test_engines_that_are_not_here(
     (made,) = here.add(text, check=False)
     with pytest.raises(TransformError, match=said):
         made.pull()
+
+
+def test_a_replay_without_the_engine_says_the_same(here: Workspace) -> None:
+    config = here.path / "config.yaml"
+    with plain_engine() as address:
+        settings(here, f"'{address}'")
+        config.write_text(config.read_text().replace("datafusion", "flink"))
+        (made,) = here.add(derivative(json.dumps(GOOD), engine="flink"))
+        made.pull(system_time=MADE)
+    config.unlink()
+    report = made.verify(replay=True)
+    assert report.verdict == "incomplete"
+    assert report.unchecked[0].message == "the transform is for the engine `flink`, which is not this one"
