@@ -170,12 +170,24 @@ class Engines:
 
         Queries of datasets that were not created here run in a sandbox, as the settings say (RFC-020).
         """
+        from odfchain.workspace.config import IsolationPolicy
+
+        config = self._config(timeout)
+        is_own = config.isolation is IsolationPolicy.NEVER or (
+            config.isolation is IsolationPolicy.STRANGERS and self._files.has_key(dataset.id)
+        )
         with contextlib.ExitStack() as resources:
-            is_own = self._is_trusted(dataset)
 
             @functools.cache
             def apart(name: str) -> TransformEngine:
-                return resources.enter_context(self._apart(name, dataset, progress, timeout, is_own=is_own))
+                # it sees the files of one dataset
+                read = [item.folder / "data" for item in self._files.inputs_of(dataset)]
+                folders = [*read, dataset.folder / "checkpoints"], dataset.folder / "staging"
+                scratch = resources.enter_context(dataset.staging())
+                deadline = config.timeout_seconds or (0 if is_own else config.isolated_seconds)
+                walled = None if is_own else True
+                started = self.process(name, *folders, scratch, progress, deadline, walled=walled)
+                return resources.enter_context(started)
 
             def engine(transform: Transform) -> TransformEngine:
                 if (remote := self.remote(transform, timeout)) is not None:
@@ -186,36 +198,13 @@ class Engines:
 
             yield engine
 
-    def _is_trusted(self, dataset: DatasetFiles) -> bool:
-        from odfchain.workspace.config import IsolationPolicy
-
-        policy = self._files.config.transform.isolation
-        own = policy is IsolationPolicy.STRANGERS and self._files.has_key(dataset.id)
-        return own or policy is IsolationPolicy.NEVER
-
-    @contextlib.contextmanager
-    def _apart(
-        self, name: str, dataset: DatasetFiles, progress: Progress, timeout: float | None, *, is_own: bool
-    ) -> Iterator[TransformEngine]:
-        # an engine in a process of its own, which sees the files of one dataset
-        config = self._config(timeout)
-        read = [item.folder / "data" for item in self._files.inputs_of(dataset)]
-        read.append(dataset.folder / "checkpoints")
-        deadline = config.timeout_seconds or (0 if is_own else config.isolated_seconds)
-        with dataset.staging() as scratch, self.process(
-            name, read, dataset.folder / "staging", scratch, progress=progress, deadline=deadline,
-            must_be_walled=not is_own,
-        ) as engine:  # fmt: skip
-            yield engine
-
     @contextlib.contextmanager
     def datafusion(self, progress: Progress = SILENT) -> Iterator[tuple[RemoteEngine, Path]]:
         """The engine on DataFusion, and a new folder, which alone it may write in."""
         with tempfile.TemporaryDirectory(prefix="odfchain-") as made:
             folder = Path(made)
-            with self.process(
-                DATAFUSION, [], folder, folder, progress=progress, deadline=int(QUERY.reading_seconds)
-            ) as engine:
+            deadline = int(QUERY.reading_seconds)
+            with self.process(DATAFUSION, [], folder, folder, progress, deadline) as engine:
                 yield engine, folder
 
     def process(
@@ -224,28 +213,24 @@ class Engines:
         read: Sequence[Path],
         write: Path,
         scratch: Path,
+        progress: Progress,
+        deadline: int,
         *,
-        progress: Progress = SILENT,
-        deadline: int = 0,
-        must_be_walled: bool = False,
+        walled: bool | None = None,
     ) -> contextlib.AbstractContextManager[RemoteEngine]:
-        """An engine in a process that may read and write these folders, in a sandbox where one can be had.
+        """An engine in a process that may read and write these folders; a step may take `deadline` [s].
 
-        A step may take `deadline` [s], 0 is no limit; without a sandbox, one that `must_be_walled` fails.
+        0 is no limit. `walled` as for `sandboxed_engine`, but for the settings.
         """
-        from odfchain.transform.sandbox import can_be_had, sandboxed_engine
+        from odfchain.transform.sandbox import sandboxed_engine
         from odfchain.workspace.config import IsolationPolicy
 
         config = self._files.config.transform
-        walled = must_be_walled or (config.isolation is not IsolationPolicy.NEVER and can_be_had())
-
-        def accept(version: str) -> None:
-            del version  # it is ours, and was compared before the process was started
-
+        if walled is None and config.isolation is IsolationPolicy.NEVER:
+            walled = False
         return sandboxed_engine(
             read, write, scratch, progress=progress, deadline=deadline or None,
             memory_mib=config.isolated_memory_mib, engine=name, walled=walled,
-            accept=accept if name == DATAFUSION else None,
         )  # fmt: skip
 
     def _engine(self, timeout: float | None) -> TransformEngine:

@@ -59,7 +59,7 @@ class GivenTables:
 
     def table(self, name: str) -> Any:
         """What a name of a query means, if anything."""
-        return self.given.get(name)
+        return self.given.get(name, self.registered.get(name))  # those have names by chance
 
 
 def closed_context(

@@ -12,6 +12,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ from odfchain.transform.closed_sql import (
     translate_errors,
     view_schema,
 )
-from odfchain.transform.engines import Executed, datafusion_version
+from odfchain.transform.engines import Executed, check_columns, datafusion_version
 from odfchain.workspace.dataset_state import SystemColumns
 
 if TYPE_CHECKING:
@@ -67,8 +68,7 @@ FORBIDDEN = frozenset({
 MEMORY_MIB = 2_048
 _TEXT = AskedLimits(text_bytes=QUERY.text_bytes, brackets=QUERY.brackets)
 _GROUP_BYTES = 64 << 20
-_INTEGERS = (ds.DataTypeInt8, ds.DataTypeInt16, ds.DataTypeInt32, ds.DataTypeInt64,
-             ds.DataTypeUInt8, ds.DataTypeUInt16, ds.DataTypeUInt32, ds.DataTypeUInt64)  # fmt: skip
+_INTEGERS = re.compile(r"U?Int(8|16|32|64)")
 
 
 class DataFusionEngine:
@@ -132,37 +132,27 @@ class _Run(contextlib.ExitStack):
         )
         for name in FORBIDDEN:
             self._context.deregister_udf(name)
-        self._count = 0
 
     def add_input(self, given: TransformRequestInput) -> None:
         """The view of an input: the records of its interval in the order of their offsets."""
         with _reading(given.query_alias):
             schema = slice_schema(from_arrow(pq.read_schema(given.schema_file).remove_metadata()))
         interval = given.offset_interval
-        if interval is None or not given.data_paths:
-            self._given(given.query_alias, self._registered(schema, []))
-            return
-        paths = [Path(path) for path in given.data_paths]
-        name = self._registered(schema, paths)
-        if _are_all(paths, given.vocab.offset_column, interval):
-            self._given(given.query_alias, name)
-            return
-        self._given(name, name)
-        offset = quoted(given.vocab.offset_column)
-        rows = f"FROM {quoted(name)} WHERE {offset} BETWEEN {interval.start} AND {interval.end}"
-        count = self._context.sql(f"SELECT count(*) {rows}").collect()[0].column(0)[0].as_py()
-        if count != interval.count:
-            what = f"its files have {count:,} of the {interval.count:,} records that are asked for"
-            raise EngineError(f"input {one_line(given.query_alias)}: {what}")
-        cut = self._context.sql(f"SELECT * {rows}")
-        del self._tables.given[name]  # only the interval has a name
-        self._view(given.query_alias, cut)
+        paths = [Path(path) for path in given.data_paths] if interval is not None else []
+        frame = self._frame(schema, paths)
+        if interval is not None and paths and not _are_all(paths, given.vocab.offset_column, interval):
+            offset = import_module("datafusion").col(quoted(given.vocab.offset_column))
+            frame = frame.filter((offset >= interval.start) & (offset <= interval.end))
+            if (count := frame.count()) != interval.count:
+                what = f"its files have {count:,} of the {interval.count:,} records that are asked for"
+                raise EngineError(f"input {one_line(given.query_alias)}: {what}")
+        self._given(given.query_alias, frame)
 
     def add_files(self, alias: str, paths: Sequence[Path]) -> None:
         """The table of Parquet files that have one schema."""
         with _reading(alias):
             schema = plain_schema(pq.read_schema(paths[0]).remove_metadata())
-        self._given(alias, self._registered(schema, paths))
+        self._given(alias, self._frame(schema, paths))
 
     def result(self, transform: Transform) -> df.DataFrame:
         """The rows of the last step, each step planned over the inputs and the steps before it."""
@@ -181,11 +171,9 @@ class _Run(contextlib.ExitStack):
             assert step.alias is not None  # noqa: S101 - checked above
             if frame.execution_plan().partition_count > 1:
                 # the parts of a union one after the other; read in place, they would race
-                name, rows = self._next_name(), list(self.rows(frame))
-                self._context.register_record_batches(name, [rows or [no_rows(frame.schema())]])
-                self._given(step.alias, name)
-            else:
-                self._view(step.alias, frame)
+                rows = list(self.rows(frame)) or [no_rows(frame.schema())]
+                frame = self._context.create_dataframe([rows])
+            self._given(step.alias, frame)
         return self._planned(last)
 
     def rows(self, frame: df.DataFrame) -> Iterator[pa.RecordBatch]:
@@ -213,48 +201,25 @@ class _Run(contextlib.ExitStack):
                 raise QueryError(message, hint=hint)
             return frame
 
-    def _registered(self, schema: pa.Schema, paths: Sequence[Path]) -> str:
-        name = self._next_name()
+    def _frame(self, schema: pa.Schema, paths: Sequence[Path]) -> df.DataFrame:
+        schema = view_schema(schema)
         if not paths:
-            self._context.register_record_batches(name, [[no_rows(view_schema(schema))]])
-            return name
+            return self._context.create_dataframe([[no_rows(schema)]])
         for path in paths:
             check_parquet(path)
-        folder = linked(paths, self)
-        self._context.register_parquet(name, folder, schema=view_schema(schema), parquet_pruning=False)
-        return name
+        return self._context.read_parquet(linked(paths, self), schema=schema, parquet_pruning=False)
 
-    def _next_name(self) -> str:
-        self._count += 1
-        return f"#{self._count}"
-
-    def _view(self, alias: str, frame: df.DataFrame) -> None:
-        name = self._next_name()
-        self._context.register_view(name, frame)
-        self._given(alias, name)
-
-    def _given(self, alias: str, name: str) -> None:
+    def _given(self, alias: str, frame: df.DataFrame) -> None:
         if alias in self._tables.given:
             raise QueryError(f"two tables are called `{one_line(alias)}`", hint="give one another alias")
-        self._tables.given[alias] = self._tables.registered[name]
+        self._tables.given[alias] = frame.into_view()
 
 
 def result_schema(found: ds.DataSchema, vocabulary: DatasetVocabulary) -> ds.DataSchema:
     """The schema of slices with a query's columns: system columns, event time, the rest (the contract, 5)."""
-    names = found.names
-    for name in names:
-        if names.count(name) > 1 or not name.strip():
-            what = f"two columns `{one_line(name)}`" if name.strip() else "a column without a name"
-            raise QueryError(f"the result has {what}", hint="give one another name: AS …")
-    for made in (vocabulary.offset_column, vocabulary.system_time_column):
-        if made in names:
-            message = f"the result has a column `{made}`, which is made when the slice is written"
-            raise QueryError(message, hint="leave it out, or select the columns by name instead of *")
-    operation = found.field(vocabulary.operation_type_column)
-    if operation is not None and not isinstance(operation.value_type, _INTEGERS):
-        kind = ds.format_type(operation.value_type)
-        message = f"the operation `{operation.name}` is {kind}, not an integer"
-        raise QueryError(message, hint="0 appends, 1 retracts, 2 and 3 correct")
+    chosen = found.field(vocabulary.operation_type_column)
+    kind = "Int32" if chosen is None else chosen.value_type.KIND
+    check_columns(found.names, vocabulary, None if _INTEGERS.fullmatch(kind) else kind)
     fields = [_field(field) for field in found.fields]
     check_recordable(fields)
     event_time = _event_time(found, vocabulary.event_time_column)
@@ -263,9 +228,7 @@ def result_schema(found: ds.DataSchema, vocabulary: DatasetVocabulary) -> ds.Dat
 
 def _event_time(found: ds.DataSchema, name: str) -> ds.DataField:
     time = found.field(name)
-    if time is None:
-        hint = f"select it, or name a time so: … AS {name}"
-        raise QueryError(f"the result has no column `{name}`: every row needs an event time", hint=hint)
+    assert time is not None  # noqa: S101 - `check_columns`
     match time.value_type:
         case ds.DataTypeDate():
             return time

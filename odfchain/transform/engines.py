@@ -8,11 +8,11 @@ specification "Engine Contract", "Engine Protocol"; RFC-019.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from odfchain.errors import TransformError
+from odfchain.errors import QueryError, TransformError
 from odfchain.odf.sources import Transform
 from odfchain.odf.transform_options import (
     DATAFUSION,
@@ -27,7 +27,7 @@ from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
-    from odfchain.odf.events import OffsetInterval
+    from odfchain.odf.events import DatasetVocabulary, OffsetInterval
     from odfchain.odf.schema import DataSchema
     from odfchain.odf.times import Timestamp
     from odfchain.progress import Progress
@@ -229,6 +229,26 @@ def required_place(transform: Transform, config: TransformConfig) -> EnginePlace
             hint=f"write the query for {OWN_ENGINE}, or leave them out and join by time in the query",
         )
     return place
+
+
+def check_columns(names: Sequence[str], vocabulary: DatasetVocabulary, wrong_operation: str | None) -> None:
+    """A result with these columns can become a slice; the type of the operation is given if it is wrong."""
+    for name in names:
+        if names.count(name) > 1:
+            hint = "give one of them another name: AS …"
+            raise QueryError(f"the result has two columns `{name}`", hint=hint)
+        if not name.strip():
+            raise QueryError("the result has a column without a name", hint="give it one: AS …")
+    for made in (vocabulary.offset_column, vocabulary.system_time_column):
+        if made in names:
+            message = f"the result has a column `{made}`, which is made when the slice is written"
+            raise QueryError(message, hint="leave it out, or select the columns by name instead of *")
+    if (time := vocabulary.event_time_column) not in names:
+        hint = f"select it, or name a time so: … AS {time}"
+        raise QueryError(f"the result has no column `{time}`: every row needs an event time", hint=hint)
+    if wrong_operation is not None:
+        message = f"the operation `{vocabulary.operation_type_column}` is a {wrong_operation}, not an integer"
+        raise QueryError(message, hint="0 appends, 1 retracts, 2 and 3 correct")
 
 
 def check_version(

@@ -20,7 +20,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -121,15 +121,6 @@ _SETTINGS = (
 )
 """Settings of Ubuntu, Debian and Linux for user namespaces: the value for off, and one for on."""
 _WITHOUT = "; `transform.isolation: never` runs such queries without a sandbox"
-
-
-def can_be_had() -> bool:
-    """True if a sandbox can be had here."""
-    try:
-        require_sandbox()
-    except EngineError:
-        return False
-    return True
 
 
 def require_sandbox(otherwise: str = _WITHOUT) -> None:
@@ -316,20 +307,26 @@ def sandboxed_engine(
     deadline: float | None = None,
     memory_mib: int = 0,
     engine: str = "spark",
-    walled: bool = True,
-    accept: Callable[[str], None] | None = None,
+    walled: bool | None = True,
 ) -> Iterator[RemoteEngine]:
     """An engine that can read the folders `read` and write in `write`; it ends with the block.
 
     Spark's own temporary files go to `scratch`, which lies in `write`. Each of its processes may use
-    `memory_mib`; 0 is no limit. It is `spark` or `datafusion`; one that is not `walled` is a plain process.
-    `accept` as for a `RemoteEngine`.
+    `memory_mib`; 0 is no limit. It is `spark` or `datafusion`. One that is not `walled` is a plain process;
+    None takes that where a sandbox cannot be had.
     """
     from odfchain.transform.engine_protocol import RemoteEngine
 
-    if walled:
-        require_sandbox()
-    progress.phase(f"Starting {'Spark' if engine == 'spark' else 'DataFusion'}{' in a sandbox' * walled}")
+    try:
+        if walled is not False:
+            require_sandbox()
+            walled = True
+    except EngineError:
+        if walled:
+            raise
+    progress.phase(
+        f"Starting {'Spark' if engine == 'spark' else 'DataFusion'}{' in a sandbox' if walled else ''}"
+    )
     # the path of a socket must be short, so it lies in a folder of its own
     with (
         tempfile.TemporaryDirectory(prefix="odfchain-") as shared,
@@ -359,6 +356,8 @@ def sandboxed_engine(
         else:
             process = subprocess.Popen(command, env=environment_kept() | environment, **options)
         try:
+            # a version is said where there is one; it is ours, and was compared before
+            accept = None if engine == "spark" else lambda _: None
             yield RemoteEngine(_address(process, Path(shared)), deadline=deadline, accept=accept)
         finally:
             _end(process)

@@ -48,7 +48,7 @@ from odfchain.spark.types import result_schema
 from odfchain.text import counted
 from odfchain.transform import archive
 from odfchain.transform.checked_query import Query, StepContext
-from odfchain.transform.engines import EngineRules, Executed, engine_version, rules_of
+from odfchain.transform.engines import EngineRules, Executed, check_columns, engine_version, rules_of
 from odfchain.transform.operators import Catalyst, QueryKind
 from odfchain.transform.retracting import OPERATION, FinalRowsFlow, RetractingFlow
 from odfchain.transform.step_files import InputRows, KeyOf, StepFiles, StepInput
@@ -477,19 +477,15 @@ _INTEGERS = frozenset({"byte", "short", "integer", "long"})
 
 def _check_result(result: StructType, vocabulary: DatasetVocabulary, kind: QueryKind) -> None:
     """The columns of a query's result can become a slice."""
-    names = result.names
-    for name in names:
-        if names.count(name) > 1:
-            hint = "give one of them another name: AS …"
-            raise QueryError(f"the result has two columns `{name}`", hint=hint)
-        if not name.strip():
-            raise QueryError("the result has a column without a name", hint="give it one: AS …")
-    for made in (vocabulary.offset_column, vocabulary.system_time_column):
-        if made in names:
-            message = f"the result has a column `{made}`, which is made when the slice is written"
-            raise QueryError(message, hint="leave it out, or select the columns by name instead of *")
+    operation = vocabulary.operation_type_column
+    chosen = result[operation].dataType if operation in result.names else None
+    wrong = None if chosen is None or chosen.typeName() in _INTEGERS else chosen.simpleString()
+    check_columns(result.names, vocabulary, wrong)
     _check_event_time(result, vocabulary)
-    _check_operation(result, vocabulary, kind)
+    if chosen is not None and kind is not QueryKind.STATELESS:
+        hint = "leave it out: the operations follow from what changes in the result"
+        message = f"`{operation}` cannot be chosen in a query that looks at more than one row"
+        raise QueryError(message, hint=hint)
     if kind is not QueryKind.STATELESS:
         for field in result.fields:
             if "map<" in field.dataType.simpleString():
@@ -499,26 +495,11 @@ def _check_result(result: StructType, vocabulary: DatasetVocabulary, kind: Query
 
 def _check_event_time(result: StructType, vocabulary: DatasetVocabulary) -> None:
     name = vocabulary.event_time_column
-    if name not in result.names:
-        hint = f"select it, or name a time so: … AS {name}"
-        raise QueryError(f"the result has no column `{name}`: every row needs an event time", hint=hint)
     if result[name].dataType.typeName() not in ("timestamp", "date"):
         raise QueryError(
             f"the event time `{name}` is a {result[name].dataType.simpleString()}, not a timestamp or a date",
             hint="cast it to TIMESTAMP (times are UTC)",
         )
-
-
-def _check_operation(result: StructType, vocabulary: DatasetVocabulary, kind: QueryKind) -> None:
-    name = vocabulary.operation_type_column
-    if name not in result.names:
-        return
-    if result[name].dataType.typeName() not in _INTEGERS:
-        message = f"the operation `{name}` is a {result[name].dataType.simpleString()}, not an integer"
-        raise QueryError(message, hint="0 appends, 1 retracts, 2 and 3 correct")
-    if kind is not QueryKind.STATELESS:
-        hint = "leave it out: the operations follow from what changes in the result"
-        raise QueryError(f"`{name}` cannot be chosen in a query that looks at more than one row", hint=hint)
 
 
 def _result_fields(
