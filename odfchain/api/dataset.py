@@ -319,7 +319,7 @@ class Dataset(Branching, Readable, Upkeep):
         *,
         name: str = "the frame",
     ) -> IngestOutcome:
-        from odfchain.ingest.ingesting import already_ingested
+        from odfchain.ingest.ingesting import known_batch
         from odfchain.ingest.polling import Batch
         from odfchain.ingest.read_formats import write_frame_file
 
@@ -328,7 +328,7 @@ class Dataset(Branching, Readable, Upkeep):
         options = self._ingest_options(asked)
         chosen = dataclasses.replace(options, input_format="parquet", input_name=name, batch=of_stream)
         start = self._session_for(frame, asked.progress)
-        if (outcome := already_ingested(self._files, self.summary, chosen)) is not None:
+        if (outcome := known_batch(self._files, self.summary, chosen)) is not None:
             return outcome  # nothing of it is computed again
         with self._files.staging() as folder:
             asked.progress.phase(f"Writing {name}")

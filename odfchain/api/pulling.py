@@ -272,11 +272,10 @@ def _from_source(dataset: Dataset, asked: PullOptions, ahead: FetchAhead | None)
     from odfchain.api.branching import commit_checks
     from odfchain.ingest.ingesting import Ingestion
 
-    known = dataset._workspace._engines
+    known, files = dataset._workspace._engines, dataset._files
     start = functools.partial(known.session, asked.progress)
     merge, fetch = dataset._ingest_options(asked), _fetch_options(dataset, asked)
-    files, space = dataset._files, dataset._workspace
-    with known.of(files, asked.progress) as engines, commit_checks(space, asked) as check:
+    with known.of(files, asked.progress) as engines, commit_checks(dataset._workspace, asked) as check:
         run = Ingestion(files, start, engines, merge, asked.progress, check)
         outcome = run.pull(fetch, expect_rows=known.begin, ahead=ahead)
     return _result(dataset, Way.SOURCE, outcome.status.value, outcome, outcome.inputs)

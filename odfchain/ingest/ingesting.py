@@ -160,7 +160,6 @@ class Ingestion:
     dataset: DatasetFiles
     session: Callable[[], SparkSession]
     engines: Callable[[src.Transform], TransformEngine]
-    """Those that preprocess what Spark does not."""
     options: IngestOptions
     progress: Progress = SILENT
     check: CommitCheck | None = None
@@ -176,7 +175,7 @@ class Ingestion:
 
     def _push(self, files: GivenFiles, expect_rows: Callable[[], None]) -> IngestOutcome:
         state, options = DatasetState.read(self.dataset.chain), self.options
-        if (repeated := already_ingested(self.dataset, state, options)) is not None:
+        if (repeated := known_batch(self.dataset, state, options)) is not None:
             return repeated
         source = _push_source(self.dataset, state, options.source_name)
         declared, preprocess = (None, None) if source is None else (source.read, source.preprocess)
@@ -268,9 +267,7 @@ class Ingestion:
         return PullOutcome(tuple(inputs), old.head, new.head, blocks, new.watermark, status)
 
 
-def already_ingested(
-    dataset: DatasetFiles, state: DatasetState, options: IngestOptions
-) -> IngestOutcome | None:
+def known_batch(dataset: DatasetFiles, state: DatasetState, options: IngestOptions) -> IngestOutcome | None:
     """The outcome of a batch that is recorded; None for every other input."""
     source, batch = _push_source(dataset, state, options.source_name), options.batch
     if batch is None or not batch.is_recorded(state, _name_of(source)):

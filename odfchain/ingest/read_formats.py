@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import shutil
 import uuid
 from collections import Counter
@@ -422,18 +421,18 @@ class FileInput:
         progress.phase(f"Checking {self.name}", self._size)
         amount = self._amount()
         large = bool(slice_bytes) and amount is not None and amount > slice_bytes
-        notes: list[str] = []
         frame = open_input(
-            session, self.path, self.read, scratch=scratch,
-            progress=progress.advance, note=notes.append, resources=resources,
+            session, self.path, self.read, scratch=scratch, progress=progress.advance,
+            note=lambda text: progress.note(f"{self.name}: {text}"), resources=resources,
         )  # fmt: skip
-        for note in notes:
-            progress.note(f"{self.name}: {note}")
         if frame is None:
             return None
         if query is not None and is_named_datafusion(query):
-            handover = Handover(session, resources)
-            frame = _asked(engines(query), frame, query, scratch, handover, progress)
+            query = dataclasses.replace(query, version=None)  # an ingest is not replayed
+            made, cut = _asked(engines(query), frame, query, scratch, progress)
+            given = Handover(session, resources).give(made) if made else None
+            frame = parquet_input(session(), given, None, self.name, lambda _: None) if given else None
+            frame = frame and dataclasses.replace(frame, counted=lambda: +cut)
         elif query is not None:
             frame = _preprocessed(session(), frame, query, progress)
         elif declared_schema(self.read) is None:
@@ -506,28 +505,20 @@ def _preprocessed(
 
 
 def _asked(
-    engine: TransformEngine,
-    source: InputFrame,
-    transform: src.Transform,
-    scratch: Path,
-    workers: Handover,
-    progress: Progress,
-) -> InputFrame | None:
+    engine: TransformEngine, source: InputFrame, query: src.Transform, scratch: Path, progress: Progress
+) -> tuple[Path | None, Counter[str]]:
+    # the file with the result, which some engines do not write without rows; times that were cut before
     cut, required = Counter[str](), frozenset(f.name for f in source.schema.fields if not f.optional)
     rows = pa.RecordBatchReader.from_batches(slice_schema(source.schema), _declared(source, scratch, cut))
     try:
         given = write_frame_file(rows, scratch)
     except Exception as error:
         raise first_bad_row(source, required) or explain(error, file=source.file) from error
-    query = dataclasses.replace(transform, version=None)  # an ingest is not replayed
     made = given.with_name(f"result-{given.name}")
     request = RawQueryRequest(input_data_paths=(str(given),), transform=query, output_data_path=str(made))
     engine.query(request, progress=progress)
     given.unlink()
-    if not made.exists():  # some engines write none without rows
-        return None
-    found = parquet_input(workers.session(), workers.give(made), None, source.file, lambda _: None)
-    return dataclasses.replace(found, counted=lambda: +cut)
+    return made if made.exists() else None, cut
 
 
 def _declared(source: InputFrame, folder: Path, cut: Counter[str]) -> Iterator[pa.RecordBatch]:
@@ -604,8 +595,7 @@ def write_frame_file(frame: Any, folder: Path) -> Path:
     from pyarrow.parquet import ParquetWriter
 
     try:
-        is_reader = isinstance(frame, pa.RecordBatchReader)  # errors of ours stay what they are
-        rows = frame if is_reader else pa.RecordBatchReader.from_stream(frame)
+        rows = frame if isinstance(frame, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(frame)
         with rows, ParquetWriter(path, rows.schema) as sink:
             for batch in rows:
                 sink.write_batch(batch)
@@ -640,5 +630,5 @@ def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
     first, *more = files = sorted(parts.glob("part-*.parquet"))
     if not more:
         return first.rename(path)
-    batches = itertools.chain.from_iterable(map(data_batches, files))
+    batches = (batch for file in files for batch in data_batches(file))
     return write_frame_file(pa.RecordBatchReader.from_batches(pq.read_schema(first), batches), folder)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 from odfchain.errors import EngineError, QueryError
 from odfchain.limits import QUERY
 from odfchain.odf.sources import TransformSql
-from odfchain.odf.transform_options import OWN_ENGINE
+from odfchain.odf.transform_options import DATAFUSION, FORMER_NAME, OWN_ENGINE
 from odfchain.spark.executor_files import files_of, give_files
 from odfchain.spark.jobs import on_a_thread
 from odfchain.spark.plans import declare_empty, is_remote, java_of, java_schema, jvm_of, of_plan, walker_of
@@ -123,7 +123,7 @@ class Queries:
         For the time a source is added: columns and types are not known yet and are checked by the first run.
         """
         session, steps = self.session, self._steps(tables)
-        _dialect_name(self.transform.engine)
+        _is_translated(self.transform.engine)
 
         def check() -> None:
             with private_session(session) as private:
@@ -173,14 +173,14 @@ class Queries:
     def _begun(self, tables: Collection[str]) -> list[QueryStep]:
         steps = self._steps(tables)
         engine, version = self.transform.engine, self.transform.version
-        if _dialect_name(engine) != _NATIVE:
+        if _is_translated(engine):
             note = f"the {engine}{f' {version}' if version else ''} query is translated and runs on Spark SQL"
             self.note(note)
         return steps
 
     def _translated(self, step: QueryStep, schemas: Schemas | None) -> QueryStep:
         engine = self.transform.engine
-        if _dialect_name(engine) == _NATIVE:
+        if not _is_translated(engine):
             return step
         return replace(step, sql=_to_spark(engine, step.sql, schemas, step.label), translated=True)
 
@@ -304,28 +304,28 @@ def private_session(session: SparkSession, settings: Mapping[str, str] = PRIVATE
 # remainder in both, unlike in Spark: where the types of both sides are known the right division is written,
 # where they are not the query is refused.
 
-_NATIVE = "spark"
-_ENGINES = ("spark", "flink", "risingwave")
+_TRANSLATED = ("flink", "risingwave")
 
 
-def _dialect_name(engine: str) -> str:
-    """The name of a known engine's dialect."""
-    if engine == OWN_ENGINE:
-        return _NATIVE
-    if engine not in _ENGINES:
-        known = ", ".join((OWN_ENGINE, *_ENGINES))
-        raise QueryError(f"unknown query engine `{one_line(engine, 40)}`", hint=f"engines are {known}")
-    return engine
+def _is_translated(engine: str) -> bool:
+    if engine not in (OWN_ENGINE, FORMER_NAME, *_TRANSLATED):
+        hint = f"engines are {', '.join((OWN_ENGINE, DATAFUSION, *_TRANSLATED))}"
+        raise QueryError(f"unknown query engine `{one_line(engine, 40)}`", hint=hint)
+    return engine in _TRANSLATED
 
 
 def _to_spark(engine: str, sql: str, schemas: Schemas | None, label: str) -> str:
     """The query in Spark SQL; without schemas, divisions are left for the first run to decide."""
     import sqlglot
-    from sqlglot import errors
+    from sqlglot import errors, exp
     from sqlglot.dialects.spark import Spark
 
     try:
-        tree = _one_query(sqlglot.parse(sql, read=_dialect(engine)), label)
+        is_flink = engine == "flink"
+        tree = _one_query(sqlglot.parse(sql, read=_flink() if is_flink else "postgres"), label)
+        for call in () if is_flink else tuple(tree.find_all(exp.UnixToTime)):
+            # `to_timestamp` of a text, or of seconds since 1970 with their fraction: a cast reads both
+            call.replace(exp.cast(call.this, "timestamptz"))
         if schemas is not None:
             _divide(tree, schemas, engine, label)
         return str(tree.sql(dialect=Spark, unsupported_level=errors.ErrorLevel.RAISE, comments=False))
@@ -357,40 +357,23 @@ def _one_query(trees: list[Any], label: str) -> Any:
 def _syntax(error: Any, engine: str, label: str, query: str) -> QueryError:
     details = error.errors[0] if error.errors else {}
     line, column = details.get("line"), details.get("col")
-    place = None
     fragment = one_line(str(details.get("highlight") or ""), 40)
     at = f" near `{fragment}`" if fragment else ""
     said = details.get("description") or one_line(str(error).partition("\n")[0])
-    if line is not None and column is not None:
-        place = line, max(1, column - len(fragment) + 1)
+    place = (line, max(1, column - len(fragment) + 1)) if line is not None and column is not None else None
     return QueryError.at(label, query, place, f"not valid {engine} SQL{at}: {said}")
 
 
 @lru_cache
-def _dialect(engine: str) -> Any:
-    from sqlglot import Dialect, exp
-    from sqlglot.dialects.postgres import Postgres
+def _flink() -> Any:
     from sqlglot.dialects.spark import Spark
-
-    def time(args: list[Any]) -> Any:
-        if len(args) == 1:  # a text, or seconds since 1970: a cast reads both
-            return exp.Cast(this=args[0], to=exp.DataType.build("timestamptz"))
-        return exp.StrToTime(this=args[0], format=Dialect.get_or_raise("postgres").format_time(args[1]))
-
-    base: Any = Postgres.parser_class
-    functions = base.FUNCTIONS
-
-    class RisingWaveSql(Postgres):
-        # the one-argument `to_timestamp` would lose fractions when translated
-        class Parser(base):  # type: ignore[misc]
-            FUNCTIONS: ClassVar[dict[str, Any]] = {**functions, "TO_TIMESTAMP": time}
 
     class FlinkSql(Spark):
         # double quotes do not make a text
         class Tokenizer(Spark.Tokenizer):
             QUOTES: ClassVar[list[tuple[str, str] | str]] = ["'"]
 
-    return {"risingwave": RisingWaveSql, "flink": FlinkSql}[engine]
+    return FlinkSql
 
 
 def _divide(tree: exp.Query, schemas: Schemas, engine: str, label: str) -> None:

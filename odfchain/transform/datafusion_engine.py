@@ -23,12 +23,7 @@ from odfchain.lazy import pa, pc, pq
 from odfchain.limits import QUERY, AskedLimits
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import from_arrow, slice_schema
-from odfchain.odf.engine_messages import (
-    INPUT_TABLE,
-    RawQueryRequest,
-    TransformRequest,
-    TransformRequestInput,
-)
+from odfchain.odf.engine_messages import INPUT_TABLE
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.schema import check_recordable, recorded
 from odfchain.odf.sources import Transform
@@ -56,6 +51,7 @@ from odfchain.workspace.dataset_state import SystemColumns
 if TYPE_CHECKING:
     import datafusion as df
 
+    from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest, TransformRequestInput
     from odfchain.odf.times import Timestamp
     from odfchain.progress import Progress
 
@@ -246,9 +242,8 @@ def _field(field: ds.DataField) -> ds.DataField:
 
 
 def _in_utc(field: pa.Field) -> pa.Field:
-    if not pa.types.is_timestamp(field.type):
-        return field
-    return field.with_type(pa.timestamp("us" if field.type.unit == "ns" else field.type.unit, "UTC"))
+    is_time, unit = pa.types.is_timestamp(field.type), getattr(field.type, "unit", "")
+    return field.with_type(pa.timestamp("us" if unit == "ns" else unit, "UTC")) if is_time else field
 
 
 def _are_all(paths: Sequence[Path], offset: str, interval: OffsetInterval) -> bool:

@@ -256,9 +256,7 @@ class RemoteEngine:
 
     # --- the call --------------------------------------------------------------------------------
 
-    def _call(
-        self, request: TransformRequest | RawQueryRequest, progress: Progress
-    ) -> tuple[Any, str | None]:
+    def _call(self, request: Any, progress: Progress) -> tuple[Any, str | None]:
         """(the result, the version of what made it)."""
         grpc, is_raw = load_grpc(), isinstance(request, RawQueryRequest)
         call = EXECUTE_RAW_QUERY if is_raw else EXECUTE_TRANSFORM

@@ -135,24 +135,21 @@ class Checker:
     def _check_preprocess(self, read: ReadStep, query: Transform) -> None:
         if not is_named_datafusion(query):
             self.spark().check_form(query, [INPUT_TABLE])  # translated, where it has another dialect
-            return
-        if not self.is_ours(query := dataclasses.replace(query, version=None)):
-            return
-        from odfchain.transform.execute import write_empty_parquet
+        elif self.is_ours(query := dataclasses.replace(query, version=None)):
+            from odfchain.transform.execute import write_empty_parquet
 
-        columns = read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema is not None else None)
-        with self.datafusion() as (engine, folder):
-            given, made = folder / "input", folder / "result"
-            write_empty_parquet(columns or DataSchema(fields=()), given)
-            request = RawQueryRequest(
-                input_data_paths=(str(given),), transform=query, output_data_path=str(made)
-            )
-            try:
-                engine.query(request, progress=self.progress)
-            except errors.QueryError as error:
-                # without declared columns the first run checks those of the query
-                if columns is not None or "there is no column" not in error.message:
-                    raise
+            none = DataSchema(fields=())
+            columns = read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema else none)
+            with self.datafusion() as (engine, folder):
+                given, made = str(folder / "input"), str(folder / "result")
+                write_empty_parquet(columns, folder / "input")
+                request = RawQueryRequest(input_data_paths=(given,), transform=query, output_data_path=made)
+                try:
+                    engine.query(request, progress=self.progress)
+                except errors.QueryError as error:
+                    # without declared columns the first run checks those of the query
+                    if columns.fields or "there is no column" not in error.message:
+                        raise
 
     def _check_transform(self, event: ev.SetTransform, present: _Present, known: _Inputs) -> None:
         from odfchain.transform.checked_query import check_temporal

@@ -20,8 +20,17 @@ import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.executing import engines_of
+from odfchain.api.settings import edit, setting
 from odfchain.api.workspace import Workspace
 from odfchain.errors import EngineError, OdfchainError, QueryError
+from odfchain.odf.engine_messages import RawQueryRequest
+from odfchain.progress import Progress
+from odfchain.spark import executor_files
+from odfchain.spark.session import SparkEngine
+from odfchain.transform.datafusion_engine import DataFusionEngine
+from odfchain.transform.engine_protocol import EngineServer
+from tests.kit import shared_store
+from tests.kit.small_s3 import SmallS3
 from tests.kit.support import Notes, fixture, unchanged
 
 CASES = {case["number"]: case for case in fixture("ingest/preprocess.yaml")["cases"]}
@@ -31,7 +40,7 @@ REFUSED = fixture("ingest/preprocess.yaml")["refused"]
 def added(
     workspace: Workspace, case: dict[str, Any], name: str = "made", engine: str = "datafusion", **options: Any
 ) -> Dataset:
-    steps = {key: case[key] for key in ("query", "queries") if key in case}
+    steps = {key: case[key] for key in ("query", "queries", "version") if key in case}
     source = {
         "kind": "AddPushSource",
         "sourceName": "default",
@@ -212,6 +221,68 @@ def test_a_killed_engine_leaves_nothing_behind(workspace: Workspace, tmp_path: P
         dataset.ingest(path, progress=Killing())
     dataset.ingest(path)
     assert recorded(dataset) == CITIES["rows"]
+
+
+def test_queries_of_strangers_run_in_a_sandbox_or_not_at_all(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text(CITIES["input"])
+    own, other = (added(workspace, CITIES, name=name, check=False) for name in ("own", "other"))
+    workspace._files._key_path(other.id).unlink()
+    phases = Phases()
+    other.ingest(path, progress=phases)
+    assert "Starting DataFusion in a sandbox" in phases.begun
+    assert recorded(other) == CITIES["rows"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    own.ingest(path, progress=phases)
+    assert "Starting DataFusion" in phases.begun, "a plain process"
+    assert recorded(own) == CITIES["rows"]
+    with unchanged(other.path), pytest.raises(EngineError, match="bubblewrap is not installed"):
+        other.ingest(path, again=True)
+
+
+class Served(DataFusionEngine):
+    """Keeps what it is asked for, and writes no file where there are no rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[RawQueryRequest] = []
+
+    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
+        self.requests.append(request)
+        count = super().query(request, progress=progress)
+        if not count:
+            Path(request.output_data_path).unlink()
+        return count
+
+
+def test_an_engine_at_an_address_goes_before_ours(workspace: Workspace, tmp_path: Path) -> None:
+    full, empty, engine = tmp_path / "in.csv", tmp_path / "empty.csv", Served()
+    full.write_text(CITIES["input"])
+    empty.write_text("city,population\nD,1\n")
+    dataset = added(workspace, CITIES | {"version": "43.0.0"}, check=False)
+    with EngineServer(engine, port=0) as server:
+        edit(workspace.path, setting("transform.engines.datafusion"), lambda _: server.address)
+        again = Workspace.open(workspace.path)
+        again._engines.spark = workspace._engines.spark
+        again["made"].ingest([full, empty])
+    assert recorded(dataset) == CITIES["rows"]
+    assert [request.transform.version for request in engine.requests] == [None, None], "an ingest has none"
+
+
+@pytest.mark.parametrize("number", [11, 12, 14])
+def test_executors_that_see_no_folder_of_the_driver(
+    engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    case, path = CASES[number], tmp_path / "in.csv"
+    path.write_text(case["input"])
+    shared_store.environment(monkeypatch, tmp_path / "home")
+    monkeypatch.setattr(executor_files, "CARRIED_BYTES", -1)
+    with SmallS3() as store, shared_store.credentials_of_workers(engine):
+        dataset = added(shared_store.wide_machine(store, tmp_path / "wide", engine), case)
+        dataset.ingest(path)
+        assert recorded(dataset) == case["rows"]
 
 
 @pytest.mark.parametrize(("query", "message"), REFUSED)
