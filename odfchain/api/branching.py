@@ -21,7 +21,7 @@ from odfchain.storage.local import HEAD
 from odfchain.text import one_line
 from odfchain.workspace import points
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.merge_record import FetchedBranches
+from odfchain.workspace.merge_record import FetchedBranches, Unverified
 from odfchain.workspace.options import (
     AnyPoint,
     CommitOptions,
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from odfchain.transfer.branch_fetch import FetchedSources
     from odfchain.workspace.commit import AfterCommit, CommitCheck, Proposed
     from odfchain.workspace.dataset_files import DatasetFiles
-    from odfchain.workspace.merge_record import Unverified
 
 
 @dataclass(frozen=True)

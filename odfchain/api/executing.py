@@ -17,7 +17,7 @@ from odfchain.errors import ManifestError
 from odfchain.limits import QUERY
 from odfchain.odf.transform_options import DATAFUSION
 from odfchain.progress import SILENT, Progress
-from odfchain.transform.engines import check_version, is_named_datafusion, required_place
+from odfchain.transform.engines import TransformEngine, check_version, is_named_datafusion, required_place
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from odfchain.spark.executor_files import ExecutorFiles
     from odfchain.spark.session import PlanEngine, SparkEngine
     from odfchain.transform.engine_protocol import RemoteEngine
-    from odfchain.transform.engines import TransformEngine
     from odfchain.transform.spark_engine import SparkTransformEngine
     from odfchain.workspace.config import TransformConfig
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from odfchain.api.branching import check_branch, matching_at, on_branch
+from odfchain.api.branching import check_branch, commit_checks, matching_at, on_branch
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.limits import FetchLimits
 from odfchain.odf.enums import DatasetKind
@@ -269,7 +269,6 @@ def _fetch_options(dataset: Dataset, asked: PullOptions) -> FetchOptions:
 
 
 def _from_source(dataset: Dataset, asked: PullOptions, ahead: FetchAhead | None) -> PullResult:
-    from odfchain.api.branching import commit_checks
     from odfchain.ingest.ingesting import Ingestion
 
     known, files = dataset._workspace._engines, dataset._files
@@ -282,7 +281,6 @@ def _from_source(dataset: Dataset, asked: PullOptions, ahead: FetchAhead | None)
 
 
 def _from_inputs(dataset: Dataset, asked: PullOptions) -> PullResult:
-    from odfchain.api.branching import commit_checks
     from odfchain.transform.catch_up import run_transform
 
     files, workspace = dataset._files, dataset._workspace

@@ -18,7 +18,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins, StateOf
-from odfchain.query.results import ArrowRows, SlicesRead
+from odfchain.query.results import ArrowRows, QueryResult, SlicesRead
 from odfchain.spark.known_errors import OwnErrors, with_own_errors
 from odfchain.text import one_line, table_html
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
@@ -30,7 +30,6 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from odfchain.query.results import QueryResult
     from odfchain.slices.conditions import Where
     from odfchain.transfer.reading import Origin
     from odfchain.workspace.dataset_files import DatasetFiles

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
 import json
 import re
 import typing
@@ -90,8 +91,6 @@ def all_settings(of: SettingsFile = OF_WORKSPACE) -> list[Setting]:
 
 def setting(text: str, of: SettingsFile = OF_WORKSPACE) -> Setting:
     """The setting of a name; else a `UsageError` suggests near ones."""
-    import difflib
-
     known = all_settings(of)
     for item in known:
         if text == str(item):

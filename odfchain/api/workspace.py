@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,7 +13,7 @@ from odfchain.api.dataset import Dataset
 from odfchain.api.executing import Engines
 from odfchain.api.view import Readable
 from odfchain.limits import PORT
-from odfchain.odf.events import DatasetSnapshot
+from odfchain.odf.events import DatasetSnapshot, MetadataEvent
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetAlias
 from odfchain.progress import SILENT, Progress
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from odfchain.audit.report import Report
     from odfchain.audit.verification import Auditor
     from odfchain.chain.equivocation import EvidenceStore
-    from odfchain.odf.events import MetadataEvent
     from odfchain.query.answers import Answer
     from odfchain.query.resolved_tables import CheckedSlices
     from odfchain.query.results import QueryResult
@@ -491,7 +491,6 @@ class Workspace(OwnErrors):
             UsageError: the format is not known, a column is not in the file, or there is a manifest.
             NameCollisionError: there is a dataset of this name.
         """
-        import tempfile
 
         from odfchain.api.definitions import Imported
         from odfchain.ingest.importing import FileImport

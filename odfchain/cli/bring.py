@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.branching import on_branch
-from odfchain.api.pulling import Pulls, check_pull_options
+from odfchain.api.pulling import Pulls, branch_target, check_branch_options, check_pull_options
 from odfchain.cli.context import ended_by_sigterm, open_workspace, print_outcome, say, silence_libraries
 from odfchain.cli.parameters import (
     DATASET,
@@ -90,8 +90,6 @@ def pull_command(
     `odfchain config set pull.every 1h --dataset NAME` gives a dataset a schedule. --watch without a pause
     pulls by the schedules, of all datasets or of those that are named. Each outcome is a line.
     """
-    from odfchain.api.pulling import branch_target, check_branch_options
-
     pause, datasets = _pause(watch, datasets)
     if watch is not None and pause is None:
         if sources or transforms or copies or recursive or set_watermark or source or name:

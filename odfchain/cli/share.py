@@ -25,7 +25,7 @@ from odfchain.cli.parameters import (
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress, one_by_one
-from odfchain.limits import HOST, PORT
+from odfchain.limits import HOST, PORT, SHARING
 from odfchain.text import human_size
 from odfchain.workspace.options import NodeOptions, PushOptions
 
@@ -501,7 +501,6 @@ def _check(url: PeerUrl, *, from_stdin: bool, user: str | None, password_stdin: 
 
 
 def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_stdin: bool) -> str:
-    from odfchain.limits import SHARING
     from odfchain.transfer.credentials import NodeAccounts
 
     if from_stdin:

@@ -18,7 +18,7 @@ from odfchain.cli.context import open_workspace, options, print_outcome, report_
 from odfchain.cli.parameters import argument, command, formats, keywords, one_of, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.limits import LIMITS
-from odfchain.odf.events import SetTransform
+from odfchain.odf.events import DatasetSnapshot, SetTransform
 from odfchain.storage.fsio import no_file
 from odfchain.text import counted, printable
 from odfchain.workspace.options import ImportOptions
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from odfchain import Dataset, DatasetAlias, StateChange, SystemColumns, Workspace
     from odfchain.api.definitions import Imported
     from odfchain.ingest.fetching import Effect
-    from odfchain.odf.events import DatasetSnapshot
     from odfchain.results import ImportPlan
     from odfchain.workspace.config import IngestConfig
 

@@ -44,6 +44,7 @@ from odfchain.spark import input_frames
 from odfchain.spark.executor_files import StoreFolder, files_of
 from odfchain.spark.input_frames import FINER, ROW_ID
 from odfchain.spark.jobs import RowCounter, explain, run_job
+from odfchain.spark.slice_runs import RunFacts, run_layout, write_slices
 from odfchain.spark.stage import batches_by_rows
 from odfchain.spark.types import col, physical_type
 from odfchain.workspace.config import DuplicateKeys, LateEdits
@@ -52,8 +53,6 @@ from odfchain.workspace.read_slices import RecordedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from odfchain.spark.slice_runs import RunFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,8 +311,6 @@ class InputMerge:
     def _by_buckets(
         self, rules: MergeRules, recorded: RecordedRows | None, names: tuple[str, ...], number: int
     ) -> tuple[Outcome, Callable[[int], int]]:
-        from odfchain.spark.slice_runs import run_layout, write_slices
-
         source, merging, given, spec = self.source, self.options.merging, self._given(), self.spec()
         edits = recorded is not None and merging.late_edits is not LateEdits.IGNORE
         order = strategies.change_order(rules.strategy, rules.vocabulary, edits=edits)

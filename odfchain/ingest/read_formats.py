@@ -31,20 +31,19 @@ from odfchain.odf.times import RFC3339, java_format
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.executor_files import Handover, files_of, text_ranges
 from odfchain.spark.input_frames import FINER, ROW_ID, CsvTexts, InputFrame, first_bad_row, parquet_input
-from odfchain.spark.jobs import Steps, explain
-from odfchain.spark.plans import is_remote
+from odfchain.spark.jobs import Steps, explain, run_job
+from odfchain.spark.plans import is_remote, jvm_of
 from odfchain.spark.text_values import TextRules
 from odfchain.spark.types import check_columns, col, result_schema
 from odfchain.storage.fsio import storage_errors
 from odfchain.text import printable
-from odfchain.transform.engines import is_named_datafusion
+from odfchain.transform.engines import TransformEngine, is_named_datafusion
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from odfchain.ingest.history import WriterState
     from odfchain.spark.documents import LineFile, RecordSource
-    from odfchain.transform.engines import TransformEngine
 
 
 INPUT_FORMATS: dict[str, type[src.ReadStep]] = {
@@ -610,8 +609,6 @@ def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
     from pyspark.sql import SparkSession
 
     from odfchain.slices.reader import data_batches
-    from odfchain.spark.jobs import run_job
-    from odfchain.spark.plans import jvm_of
     from odfchain.spark.query_refusals import failed_query
 
     # a clone, so that the settings of the user's session stay as they are

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odfchain import errors
+from odfchain.chain.statements import read_key_file
 from odfchain.limits import ASKED
 from odfchain.node.pages import Page
 from odfchain.node.visit import Visit
@@ -54,8 +55,6 @@ def about(visit: Visit) -> About:
 
 
 def _did(visit: Visit) -> str | None:
-    from odfchain.chain.statements import read_key_file
-
     path = visit.node.files.root / visit.node.files.config.query.signing_key
     try:
         return str(read_key_file(path).dataset_id.as_did_key()) if path.exists() else None

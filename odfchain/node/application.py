@@ -11,7 +11,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.datastructures import MutableHeaders
@@ -19,21 +19,21 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.routing import Router
 
+from odfchain.api.workspace import Workspace
 from odfchain.limits import HOST, PORT
 from odfchain.node import operations
 from odfchain.node.operations import Traffic
 from odfchain.node.pages import error_page, missing, routes
 from odfchain.node.parts import NodeParts
 from odfchain.node.processes import reading_processes, serve_reader
+from odfchain.node.schedule import FAILED, Planned, Schedule
 from odfchain.node.site import PAGES, own_routes
 from odfchain.node.uploads import Uploads
 from odfchain.node.visit import Refused
 from odfchain.transfer.node_pulls import Message, Receive, Send, refuse_upgrade
+from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.server_app import Repository
 from odfchain.workspace.options import NodeOptions, ServeOptions
-
-if TYPE_CHECKING:
-    from odfchain.api.workspace import Workspace
 
 _FILES = {"refs", "blocks", "data", "checkpoints", "hints", "attestations", "manifests", "profiles"}
 """The folders of a dataset that are published; what follows is a file's name."""
@@ -138,7 +138,6 @@ class Node:
 @contextlib.contextmanager
 def _pulling(parts: NodeParts) -> Iterator[None]:
     """Datasets are pulled by their schedules meanwhile; the present commits end at the end."""
-    from odfchain.node.schedule import FAILED, Planned, Schedule
 
     def ended(planned: Planned) -> None:
         if planned.last is not None and planned.last.outcome == FAILED:
@@ -168,8 +167,6 @@ def application(workspace: Workspace, **asked: Any) -> Node:
 
 def serve(workspace: Workspace, **asked: Any) -> None:
     """Serve a workspace as a node until SIGTERM or Ctrl-C; keywords are the fields of `NodeOptions`."""
-    from odfchain.transfer.server import RepositoryServer
-
     options = NodeOptions(**asked)
     served = {each.name: getattr(options, each.name) for each in fields(ServeOptions)}
     served["port"] = PORT if options.port is None else options.port
@@ -184,8 +181,6 @@ def serve(workspace: Workspace, **asked: Any) -> None:
 
 def read() -> None:
     """The program of a process that reads: `odfchain.node.processes` starts it."""
-    from odfchain.api.workspace import Workspace
-
     serve_reader(lambda path, options: Node(NodeParts(Workspace.open(path), options)))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from odfchain import errors
+from odfchain.api.dataset import Dataset
 from odfchain.audit.report import kept_report
 from odfchain.node.trust import attestations_line, signature_line, verdict_line
 from odfchain.node.visit import Visit
@@ -127,8 +128,6 @@ def _in_force(files: DatasetFiles, state: DatasetState) -> int | None:
 def _trust(
     visit: Visit, files: DatasetFiles, state: DatasetState, proofs: int
 ) -> tuple[tuple[str, ...], ...]:
-    from odfchain.api.dataset import Dataset
-
     name, has_key = str(files.alias), visit.node.files.has_key(state.seed.dataset_id)
     report, at = kept_report(files, visit.node.problem), files.chain.by_number(state.head)
     lines = (

@@ -21,6 +21,7 @@ from odfchain.node.visit import Refused, Visit, in_time, not_found
 from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
 from odfchain.odf.schema import format_ddl
+from odfchain.odf.yaml import dump_yaml
 from odfchain.query.row_formats import cell_text, python_values
 from odfchain.text import cut, one_line
 from odfchain.workspace.dataset_state import DatasetState
@@ -159,7 +160,6 @@ def _found(visit: Visit) -> HashedBlock:
 def block(visit: Visit) -> BlockPage:
     """One block, of any branch."""
     from odfchain.audit.event_texts import describe_event
-    from odfchain.odf.yaml import dump_yaml
 
     files, found = visit.files, _found(visit)
     number, head = found.block.sequence_number, files.chain.head()
@@ -180,8 +180,6 @@ def _raw(visit: Visit, view: BlockPage) -> Response:
 
 
 def _block_yaml(visit: Visit, _: BlockPage) -> Response:
-    from odfchain.odf.yaml import dump_yaml
-
     return Response(dump_yaml(_found(visit).to_document()), media_type="application/yaml")
 
 

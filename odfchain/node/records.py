@@ -6,11 +6,11 @@ from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from odfchain import errors
+from odfchain.api.view import Readable
 from odfchain.lazy import pa
 from odfchain.node.dataset_head import DatasetHead, head_of
 from odfchain.node.downloads import TYPES, Rows, Streamed, asked_rows
@@ -18,12 +18,10 @@ from odfchain.node.pages import DATASET, Page
 from odfchain.node.visit import Refused, Visit, not_found
 from odfchain.odf.schema import format_type
 from odfchain.query.row_formats import OPERATIONS, numeric_columns, texts_of
+from odfchain.slices.reader import fitted, open_parquet
 from odfchain.text import cut, one_line
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.read_slices import columns_of, read_tail, verified_slice
-
-if TYPE_CHECKING:
-    from odfchain.api.view import Readable
 
 ROWS, COLUMNS, CHARACTERS = 50, 200, 200
 """What a page shows at most; a value, and the record's page behind it, has more."""
@@ -185,8 +183,6 @@ def _file(visit: Visit, form: str) -> Response:
 
 @contextmanager
 def _recorded(visit: Visit, state: DatasetState) -> Iterator[Rows]:
-    from odfchain.slices.reader import fitted, open_parquet
-
     schema, files = columns_of(state, None), visit.files
 
     def batches() -> Generator[pa.RecordBatch, None, None]:

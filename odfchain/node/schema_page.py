@@ -15,6 +15,7 @@ from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.events import SetDataSchema
 from odfchain.odf.schema import format_ddl, format_type
 from odfchain.odf.tree import to_tree
+from odfchain.odf.yaml import dump_yaml
 from odfchain.workspace.dataset_state import DatasetState
 
 _CHANGES = 1_000  # of the schema, that are looked at [count]
@@ -90,8 +91,6 @@ def _since(state: DatasetState) -> dict[str, int]:
 
 
 def _yaml(_: Visit, view: Schema) -> Response:
-    from odfchain.odf.yaml import dump_yaml
-
     return Response(dump_yaml(to_tree(view)), media_type="application/yaml")
 
 

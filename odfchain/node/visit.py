@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.responses import JSONResponse, Response
 
 from odfchain import errors
+from odfchain.api.dataset import Dataset
 from odfchain.node.clients import Client
 from odfchain.node.parts import NodeParts
 from odfchain.odf.names import parse_ref
@@ -27,11 +28,11 @@ from odfchain.text import one_line
 from odfchain.transfer.access_tokens import Reader, Right
 from odfchain.transfer.server_app import UNKNOWN
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.points import OnBranch, parse_point
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from odfchain.api.dataset import Dataset
     from odfchain.api.view import Readable
     from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -114,14 +115,10 @@ class Visit:
     @property
     def dataset(self) -> Dataset:
         """The dataset that the path names."""
-        from odfchain.api.dataset import Dataset
-
         return Dataset(self.node.workspace, self.files)
 
     def at(self, name: str = "at") -> Readable:
         """The dataset at the point that a query parameter names, at its head where there is none."""
-        from odfchain.workspace.points import OnBranch, parse_point
-
         dataset, text = self.dataset, self.asked(name)
         if text is None:
             return dataset

@@ -38,7 +38,7 @@ from odfchain.slices.footers import Value, file_stats
 from odfchain.slices.footers import quoted as quoted_column
 from odfchain.slices.skipping import UNKNOWN, ConditionVisitor, Parts
 from odfchain.spark import query_rules as functions
-from odfchain.spark.executor_files import files_of, give_files
+from odfchain.spark.executor_files import ExecutorFiles, files_of, give_files
 from odfchain.spark.jobs import explain, run_job, task_results
 from odfchain.spark.plans import (
     FEW_ROWS,
@@ -67,8 +67,6 @@ from odfchain.workspace.read_slices import KeptFooters
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-    from odfchain.spark.executor_files import ExecutorFiles
 
 
 # Names in a query for Spark: spelled as the embedded engine spells them, and found in the plan.

@@ -37,7 +37,7 @@ from odfchain.workspace.points import (
     opened_at,
     parse_point,
 )
-from odfchain.workspace.read_slices import columns_of, read_state
+from odfchain.workspace.read_slices import KeptFooters, columns_of, read_state
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -138,7 +138,6 @@ class Pin:
             return refs
         from odfchain.slices.footers import quoted
         from odfchain.slices.skipping import about
-        from odfchain.workspace.read_slices import KeptFooters
 
         dataset = self.dataset
         if self.projection is not None:

@@ -27,15 +27,13 @@ from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow_type
 from odfchain.spark import json_values
-from odfchain.spark.json_values import GEOMETRY, Number
+from odfchain.spark.json_values import GEOMETRY, Fields, Number
 from odfchain.spark.types import carried_type
 from odfchain.startup import no_search_for_circles
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-    from odfchain.spark.json_values import Fields
 
 
 SMALL = 32 << 10

@@ -23,6 +23,7 @@ from odfchain.spark import query_refusals as refusals
 from odfchain.spark import query_rules as functions
 from odfchain.spark.plans import (
     PlanNodes,
+    PlanWalker,
     class_name,
     declare_empty,
     items,
@@ -39,8 +40,6 @@ from odfchain.text import one_line, place_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from odfchain.spark.plans import PlanWalker
 
 
 _BUILT_IN = "org.apache.spark.sql.catalyst.expressions."

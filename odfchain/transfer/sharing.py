@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from odfchain import errors
 from odfchain.chain.equivocation import EvidenceStore
@@ -34,13 +33,9 @@ from odfchain.storage.store import Store
 from odfchain.transfer.credentials import Credentials, NodeAccounts
 from odfchain.transfer.open_peer import PeerOptions, open_peer
 from odfchain.transfer.repositories import Repositories, RepositoryEntry, list_repository
-from odfchain.workspace.config import DatasetConfig, change_config, read_config
+from odfchain.workspace.config import DatasetConfig, ShareConfig, change_config, read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
-
-if TYPE_CHECKING:
-    from odfchain.workspace.config import ShareConfig
-
 
 # Remote references that a user types, and the remembered remote aliases of a dataset.
 # Aliases are in `info/config`, a private manifest of kind `DatasetConfig`, so that a plain `pull x` follows

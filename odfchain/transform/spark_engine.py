@@ -42,6 +42,7 @@ from odfchain.spark.input_frames import spark_path
 from odfchain.spark.jobs import Cancellation, Steps, explain, run_job, watched
 from odfchain.spark.plans import FEW_ROWS, INTERPRETED, ONE_TASK, is_remote
 from odfchain.spark.query import Queries
+from odfchain.spark.query_refusals import failed_query
 from odfchain.spark.session import SQL_SETTINGS, judge_of
 from odfchain.spark.stage import write_frame
 from odfchain.spark.types import result_schema
@@ -453,8 +454,6 @@ def _private(parent: Path) -> Iterator[Path]:
 @contextmanager
 def _explained(transform: Transform) -> Iterator[None]:
     # faults of the query itself come as Spark's errors, too
-    from odfchain.spark.query_refusals import failed_query
-
     try:
         yield
     except OdfchainError as error:

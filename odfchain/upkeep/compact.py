@@ -36,6 +36,7 @@ from odfchain.odf.schema import ExtraAttributes
 from odfchain.odf.times import Timestamp
 from odfchain.odf.yaml import dump_yaml
 from odfchain.progress import SILENT, Progress
+from odfchain.slices.reader import first_gap, hash_parquet, open_parquet
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.text import one_line
@@ -205,7 +206,6 @@ def _merged(
     dataset: DatasetFiles, slices: Sequence[ev.DataSlice], vocabulary: ev.DatasetVocabulary, folder: Path
 ) -> tuple[ev.DataSlice, StagedFile]:
     # one file in the folder, which goes with the run, of slices that have the same columns
-    from odfchain.slices.reader import hash_parquet  # noqa: PLC0415
     from odfchain.slices.writer import LogicalHash, ObservedParquet, PhysicalHash  # noqa: PLC0415
 
     path = folder / f"merged-{uuid.uuid4().hex}.parquet"
@@ -238,16 +238,12 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _schema(dataset: DatasetFiles, found: ev.DataSlice) -> pa.Schema:
-    from odfchain.slices.reader import open_parquet  # noqa: PLC0415
-
     path = dataset.data.verified_path(found.physical_hash)
     with _readable(path), open_parquet(path) as file:
         return file.schema_arrow.remove_metadata()
 
 
 def _rows(dataset: DatasetFiles, data: ev.DataSlice, names: ev.DatasetVocabulary) -> Iterator[pa.RecordBatch]:
-    from odfchain.slices.reader import first_gap, open_parquet  # noqa: PLC0415
-
     path = dataset.data.verified_path(data.physical_hash)
     at, end = data.offset_interval.start, data.offset_interval.end
     with _readable(path), open_parquet(path) as file:

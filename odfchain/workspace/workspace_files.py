@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import grp
 import os
 import pwd
@@ -600,8 +601,6 @@ def _store_of(root: Path) -> str | None:
 
 
 def _similar(name: str, known: list[str]) -> str:
-    import difflib
-
     close = [each for each in known if each.lower().endswith(f".{name.lower()}")][:3]
     close = close or difflib.get_close_matches(name, known, n=3)
     if close:
