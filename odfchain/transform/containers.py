@@ -61,13 +61,13 @@ def program() -> list[str]:
     raise EngineError(f"engines in images need podman or docker, and {missing}", hint=hint)
 
 
-def _run(command: Sequence[str], *arguments: str, check: bool = True, cwd: str = "/") -> str:
+def _run(command: Sequence[str], *arguments: str, check: bool = True) -> str:
     # what it says
     what = f"{command[0]} {arguments[0]} failed: "
     try:
         done = subprocess.run(
             [*command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60,
-            start_new_session=True, cwd=cwd, encoding="utf-8", errors="replace",
+            start_new_session=True, encoding="utf-8", errors="replace",
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(what + one_line(str(error))) from error
@@ -178,25 +178,33 @@ asyncio.run(main())
 """2884 is the port of images. A socket in a folder belongs to no network. It ends with its standard input."""
 
 
-def _helper(*command: str) -> subprocess.Popen[bytes]:
+def _helper(*command: str, cwd: str) -> subprocess.Popen[bytes]:
     # its standard input ends with this process, however that ends; Ctrl-C does not reach it
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stderr=pipe, start_new_session=True)
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, cwd=cwd)
 
 
 @contextlib.contextmanager
 def running(command: Sequence[str], folder: Path, options: Sequence[str]) -> Iterator[str]:
     """The address of the engine in a new container, which is gone afterwards, also after SIGKILL."""
     name = f"odfchain-{os.urandom(8).hex()}"
-    remove = ("sh", "-c", 'read -r nothing; exec "$@" >/dev/null 2>&1', "sh", *command, "rm", "-fv", name)
-    with tempfile.TemporaryDirectory(prefix="odfchain-") as short, _helper(*remove):
+    start = shlex.join([*command, "run", "--name", name, "--label", f"{_LABEL}={folder}", *options])
+    # in this order however this process ends: what is removed while it is started goes on for ever
+    remove = shlex.join([*command, "rm", "-fv", name])
+    keep = f"trap '' PIPE; {start} </dev/null || echo; read -r nothing; {remove} >/dev/null 2>&1"
+    with (
+        tempfile.TemporaryDirectory(prefix="odfchain-") as short,
+        _helper("sh", "-c", keep, cwd=short) as keeper,
+    ):
         socket, own = f"{short}/engine.sock", str(Path("/proc/self/ns/net").stat().st_ino)
-        _run(command, "run", "--name", name, "--label", f"{_LABEL}={folder}", *options, cwd=short)
+        if not (keeper.stdout.readline().strip() if keeper.stdout else b""):
+            said = keeper.communicate()[1].decode("utf-8", "replace").strip().splitlines()
+            raise EngineError(f"{command[0]} run failed: {one_line(said[0] if said else 'no word', 500)}")
         try:
             process = _run(command, "inspect", "--format", "{{.State.Pid}}", name)
             user = ["--user", "--preserve-credentials"] if os.getuid() else []
             enter = ("nsenter", "--net", *user, "--target", process)
-            with _helper(*enter, sys.executable, "-I", "-c", _RELAY, socket, own) as relay:
+            with _helper(*enter, sys.executable, "-I", "-c", _RELAY, socket, own, cwd="/") as relay:
                 end = time.monotonic() + CONNECT_SECONDS
                 while not _answers(socket):
                     _check_coming(command, name, relay, late=time.monotonic() > end)

@@ -229,7 +229,7 @@ class TestPodman:
             with pytest.raises(EngineError, match=said):
                 engine.query(request, progress=SILENT)
 
-    @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+    @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL] * 2)
     def test_a_container_ends_with_its_command(
         self, here: Workspace, store: tuple[str, str], end: signal.Signals
     ) -> None:
