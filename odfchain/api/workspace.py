@@ -20,20 +20,7 @@ from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors
 from odfchain.storage import fsio
 from odfchain.text import table_html
-from odfchain.workspace.options import (
-    GcOptions,
-    ImportOptions,
-    ProofOptions,
-    PullOptions,
-    QueryOptions,
-    RecordOptions,
-    ServeOptions,
-    Time,
-    VerifyOptions,
-    VerifyRemote,
-    maybe_time,
-    takes,
-)
+from odfchain.workspace import options
 from odfchain.workspace.workspace_files import FOLDER, WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -92,14 +79,14 @@ def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
 
 
 @dataclass(frozen=True)
-class Verify(VerifyOptions):
+class Verify(options.VerifyOptions):
     """A verification of datasets."""
 
     datasets: Iterable[Readable | str] | None = None
 
 
 @dataclass(frozen=True)
-class Pull(PullOptions):
+class Pull(options.PullOptions):
     """A pull of a dataset, which is called by the name here; the token is for where it is."""
 
     ref: str | PullTarget
@@ -108,7 +95,7 @@ class Pull(PullOptions):
 
 
 @dataclass(frozen=True)
-class Gc(GcOptions):
+class Gc(options.GcOptions):
     """The garbage of datasets."""
 
     datasets: Iterable[Dataset] | None = None
@@ -170,8 +157,8 @@ class Workspace(OwnErrors):
         """The settings of ingestion; read anew at each call."""
         return self._files.config.ingest
 
-    @takes(ServeOptions)
-    def serve(self, asked: ServeOptions) -> None:
+    @options.takes(options.ServeOptions)
+    def serve(self, asked: options.ServeOptions) -> None:
         """Publish all datasets of the workspace, to be read (`write`: pushed to), until SIGTERM or Ctrl-C."""
         from odfchain.transfer import server
 
@@ -240,7 +227,7 @@ class Workspace(OwnErrors):
         """The datasets that a reference or a `%` pattern names."""
         return [Dataset(self, files) for files in self._current().matching(pattern)]
 
-    @takes(Pull)
+    @options.takes(Pull)
     def pull(self, asked: Pull) -> PullResult:
         """A dataset elsewhere is here, complete and checked; or one of this workspace is up to date.
 
@@ -281,7 +268,7 @@ class Workspace(OwnErrors):
 
         return push_targets(self, names, to, recursive=recursive)
 
-    @takes(Verify)
+    @options.takes(Verify)
     def verify(self, asked: Verify) -> list[Report]:
         """Check chains, rules, sizes and hashes, and what is computed from what; faults are in the reports.
 
@@ -297,8 +284,8 @@ class Workspace(OwnErrors):
 
         return Auditor(self._files)
 
-    @takes(VerifyRemote)
-    def verify_remote(self, asked: VerifyRemote) -> Report:
+    @options.takes(options.VerifyRemote)
+    def verify_remote(self, asked: options.VerifyRemote) -> Report:
         """The report of a dataset elsewhere, which does not become one of this workspace.
 
         Its transactions are not computed again. `source` is a URL or `repo/name`.
@@ -325,7 +312,7 @@ class Workspace(OwnErrors):
         named = [d for ref in refs for d in files.matching(ref)]
         return lineage_of(files, named or files.datasets(), downstream=downstream)
 
-    @takes(Gc)
+    @options.takes(Gc)
     def gc(self, asked: Gc) -> list[Collected]:
         """Remove what datasets (default: all) do not need, and remains of interrupted commands.
 
@@ -457,7 +444,7 @@ class Workspace(OwnErrors):
         snapshot: DatasetSnapshot,
         *,
         alias: DatasetAlias | None = None,
-        system_time: Time | None = None,
+        system_time: options.Time | None = None,
         check: bool = True,
         system_columns: SystemColumns | None = None,
         progress: Progress = SILENT,
@@ -472,14 +459,14 @@ class Workspace(OwnErrors):
         if check:
             self.check(snapshot, progress=progress)
         given = with_versions(self._with_local_inputs(snapshot), self._files.config.transform)
-        time = maybe_time(system_time)
+        time = options.maybe_time(system_time)
         made = self._files.create(
             given, alias=alias, system_time=time, system_columns=system_columns, check=check_usable
         )
         return Dataset(self, made)
 
-    @takes(ImportOptions)
-    def import_(self, asked: ImportOptions) -> Imported:
+    @options.takes(options.ImportOptions)
+    def import_(self, asked: options.ImportOptions) -> Imported:
         """Make a dataset of a file and ingest it; nothing stays behind when that fails.
 
         The columns and their types are inferred from every value and written into `manifests/NAME.yaml` of
@@ -520,7 +507,7 @@ class Workspace(OwnErrors):
             asked.on_inferred(plan)
         dataset = self.create(plan.snapshot, progress=progress)
         try:
-            recorded = {each.name: getattr(asked, each.name) for each in fields(RecordOptions)}
+            recorded = {each.name: getattr(asked, each.name) for each in fields(options.RecordOptions)}
             outcome = dataset.ingest(path, **recorded)
             fsio.make_folder(manifest.parent)
             if asked.force:
@@ -554,8 +541,8 @@ class Workspace(OwnErrors):
         for dataset in doomed if not dry_run else ():
             files.delete(dataset)
 
-    @takes(QueryOptions)
-    def sql(self, asked: QueryOptions) -> QueryResult:
+    @options.takes(options.QueryOptions)
+    def sql(self, asked: options.QueryOptions) -> QueryResult:
         """The rows of one SQL query over datasets, as of the blocks that are heads now. Records nothing.
 
         A table is a dataset's name, quoted where it has dots, with `@POINT` for an earlier moment;
@@ -566,8 +553,8 @@ class Workspace(OwnErrors):
         self._current()
         return engine(self, asked).run(query_of(self, asked))
 
-    @takes(ProofOptions)
-    def prove(self, asked: ProofOptions) -> Answer:
+    @options.takes(options.ProofOptions)
+    def prove(self, asked: options.ProofOptions) -> Answer:
         """The answer to a query with a signature, for anybody to check."""
         from odfchain.api.queries import pins
         from odfchain.query.proofs import prove

@@ -30,16 +30,8 @@ from odfchain.audit.report import (
     Skipped,
     keep_report,
 )
+from odfchain.chain import statements
 from odfchain.chain.signed_lines import AUDITS, SnapshotKind, read_attestations
-from odfchain.chain.statements import (
-    Attestation,
-    Did,
-    EngineUsed,
-    Verdict,
-    parse_did,
-    read_attestation,
-    read_key_file,
-)
 from odfchain.limits import LIMITS, LINEAGE
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.canonical_json import canonical_json
@@ -74,14 +66,14 @@ EnginesFor: TypeAlias = "Callable[[DatasetFiles, Progress], AbstractContextManag
 
 
 def vouched_for(
-    attestations: Collection[Attestation], trusted: Collection[str], least: int, check: int
+    attestations: Collection[statements.Attestation], trusted: Collection[str], least: int, check: int
 ) -> tuple[int, Multihash, tuple[str, ...]] | None:
     """(number, hash, auditors) of the newest block whose `check` at least `least` trusted auditors attest."""
     words = [
         item
         for item in attestations
         # one key is one auditor, under any method of its DID
-        if item.verdict is Verdict.CLEAN and check in item.checks and item.is_by(trusted)
+        if item.verdict is statements.Verdict.CLEAN and check in item.checks and item.is_by(trusted)
     ]
     for word in sorted(words, key=lambda item: -item.sequence_number):
         # who vouched for a later block vouched for this one, too
@@ -263,7 +255,7 @@ class NewAttestation:
 
     report: Report
     document: dict[str, Any]
-    attestation: Attestation
+    attestation: statements.Attestation
     text: str
 
     def __repr__(self) -> str:
@@ -350,7 +342,7 @@ class Auditor:
         if (options.after, options.upto, options.last) != (None, None, None):
             message = "an attestation is about the whole chain up to the head, not about a range"
             raise errors.UsageError(message)
-        key = read_key_file(Path(options.key_file))
+        key = statements.read_key_file(Path(options.key_file))
         reports = self.verify([dataset], engines, options)
         (report,) = [found for found in reports if found.alias == dataset.label]
         # a signed accusation must not be made by accident
@@ -362,17 +354,17 @@ class Auditor:
             raise errors.ChainError(message)
         document = report.to_document()
         done = tuple(n for n in CHECKS if report.state(n) in {"passed", "failed", "notApplicable"})
-        attestation = Attestation(
+        attestation = statements.Attestation(
             auditor=DidKey(key.dataset_id.public_key),
             dataset_id=DatasetId.parse(report.dataset_id),
             head=Multihash.parse(report.head),
             sequence_number=report.sequence_number,
             time=maybe_time(options.now) or report.time,
-            verdict=Verdict(report.verdict),
+            verdict=statements.Verdict(report.verdict),
             report=hash_bytes(canonical_json(document)),
             checks=done,
             not_checked=tuple(n for n in CHECKS if n not in done),
-            engines=tuple(EngineUsed(e["name"], e["version"]) for e in document["engines"]),
+            engines=tuple(statements.EngineUsed(e["name"], e["version"]) for e in document["engines"]),
             tool=f"odfchain {__version__}",
         )
         text = attestation.sign(key)
@@ -397,7 +389,7 @@ class Auditor:
     def add_statement(self, dataset: DatasetFiles, text: str) -> None:
         """Keep an attestation that someone handed over, if it is valid and of a block of this dataset."""
         line = text.strip()
-        item = read_attestation(line.encode())
+        item = statements.read_attestation(line.encode())
         if item.dataset_id == dataset.id and _numbers(dataset).get(item.head) != item.sequence_number:
             raise errors.UsageError(
                 f"{dataset.alias}: block {item.sequence_number} ({item.head}) is not in its chain",
@@ -417,8 +409,8 @@ class Auditor:
         found = self.workspace.dataset(name)
         return found.reindexed() if of.chain.is_reindexed else found
 
-    def _trusted(self) -> list[Did]:
-        return [parse_did(text) for text in self.workspace.config.audit.trusted_auditors]
+    def _trusted(self) -> list[statements.Did]:
+        return [statements.parse_did(text) for text in self.workspace.config.audit.trusted_auditors]
 
     def _trusted_auditors(self, options: VerifyOptions) -> tuple[str, ...]:
         if options.trusted_by and not options.replay:

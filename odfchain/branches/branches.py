@@ -22,21 +22,10 @@ from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import record_of
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
+from odfchain.workspace import points
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import FetchedBranches, MergeMode, understood_record
-from odfchain.workspace.points import (
-    Point,
-    branch_names,
-    keep_reachable,
-    locked_for,
-    named_block,
-    on_branch,
-    opened_at,
-    ref_names,
-    reference_of,
-    remove_branch,
-)
 
 # The graph of blocks: edges to predecessors, and from a merge block to the source of its merge record.
 # The merge base is the best common ancestor; if there are several (criss-cross merges), their own merge is
@@ -69,7 +58,7 @@ class BlockGraph:
     def __init__(self, dataset: DatasetFiles, refs: Sequence[str] = ()) -> None:
         """`refs` are references that probably lead to what will be asked for."""
         self._dataset, self._chain = dataset, dataset.chain
-        self._waiting = [*dict.fromkeys([dataset.ref, *refs, *ref_names(dataset)])]
+        self._waiting = [*dict.fromkeys([dataset.ref, *refs, *points.ref_names(dataset)])]
         self._known: list[tuple[DatasetFiles, Multihash, int]] = []
         self._line = functools.cache(self._found_line)
         self._forks: dict[tuple[Multihash, Multihash], Multihash] = {}
@@ -127,7 +116,7 @@ class BlockGraph:
     def files_of(self, block: Multihash) -> DatasetFiles:
         """The dataset opened so that the chain up to a block is read without changing an index."""
         line = self._line(block)
-        return opened_at(self._dataset, block) if line.files is None or line.after else line.files
+        return points.opened_at(self._dataset, block) if line.files is None or line.after else line.files
 
     # --- along merges --------------------------------------------------------------------------------
 
@@ -265,16 +254,16 @@ class Branches:
         """The branches, ordered by name."""
         head = self.dataset.on(HEAD)
         graph = BlockGraph(head)
-        return [_described(head, graph, name) for name in branch_names(self.dataset)]
+        return [_described(head, graph, name) for name in points.branch_names(self.dataset)]
 
-    def create(self, name: str, at: Point | None = None) -> DatasetFiles:
+    def create(self, name: str, at: points.Point | None = None) -> DatasetFiles:
         """The dataset on a new branch, durably at a point (default: where it is opened)."""
         dataset = self.dataset
         check_branch_name(name)
         _check_free(dataset, name)
-        block = DatasetState.read(dataset.chain).head if at is None else named_block(dataset, at)
-        if isinstance(at, Multihash) and reference_of(dataset, block) is None:
-            with locked_for(dataset):
+        block = DatasetState.read(dataset.chain).head if at is None else points.named_block(dataset, at)
+        if isinstance(at, Multihash) and points.reference_of(dataset, block) is None:
+            with points.locked_for(dataset):
                 _check_whole(dataset, block)
                 _point(dataset, name, block)
         else:
@@ -289,7 +278,7 @@ class Branches:
         `check` is given the dataset on the branch before that, and raises where it must stay.
         """
         dataset = self.dataset
-        there = on_branch(dataset, check_branch_name(name))
+        there = points.on_branch(dataset, check_branch_name(name))
         block = DatasetState.read(there.chain).head
         if not (merged := _is_merged(there, block)) and not force:
             raise errors.WorkspaceError(
@@ -300,31 +289,31 @@ class Branches:
                 exit_code=5,
             )
         check(there)
-        kept = None if merged else keep_reachable(dataset, block)
-        remove_branch(there, block)
+        kept = None if merged else points.keep_reachable(dataset, block)
+        points.remove_branch(there, block)
         FetchedBranches(dataset).rename(name, None)
         return kept
 
     def rename(self, old: str, new: str) -> DatasetFiles:
         """The dataset on its branch `old`, which is called `new` from now on."""
         dataset = self.dataset
-        there = on_branch(dataset, check_branch_name(old))
+        there = points.on_branch(dataset, check_branch_name(old))
         if check_branch_name(new) == old:
             return there
         _check_free(dataset, new)
         block = DatasetState.read(there.chain).head
         _point(dataset, new, block)
         try:
-            remove_branch(there, block)
+            points.remove_branch(there, block)
         except BaseException:
-            remove_branch(dataset.on(new), block)
+            points.remove_branch(dataset.on(new), block)
             raise
         FetchedBranches(dataset).rename(old, new)
         return dataset.on(new)
 
 
 def _described(dataset: DatasetFiles, graph: BlockGraph, name: str) -> Branch:
-    there = on_branch(dataset, name)
+    there = points.on_branch(dataset, name)
     head, newest = DatasetState.read(dataset.chain).head, DatasetState.read(there.chain)
     base = graph.best_common([head], [newest.head])[-1]
     number = newest.head_block.sequence_number
@@ -349,7 +338,7 @@ def _signature(branch: DatasetFiles) -> str:
 
 
 def _is_merged(branch: DatasetFiles, block: Multihash) -> bool:
-    others = [name for name in (HEAD, *branch_names(branch)) if name != branch.ref]
+    others = [name for name in (HEAD, *points.branch_names(branch)) if name != branch.ref]
     heads = [branch.chain.head(name) for name in others]
     graph = BlockGraph(branch, [HEAD])
     return any(head is not None and graph.is_ancestor(block, head) for head in heads)

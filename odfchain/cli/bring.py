@@ -13,35 +13,14 @@ import click
 
 from odfchain.api.branching import on_branch
 from odfchain.api.pulling import Pulls, branch_target, check_branch_options, check_pull_options
+from odfchain.cli import parameters as cli
 from odfchain.cli.context import ended_by_sigterm, open_workspace, print_outcome, say, silence_libraries
-from odfchain.cli.parameters import (
-    DATASET,
-    DATASET_AT,
-    DURATION,
-    MERGING,
-    argument,
-    command,
-    formats,
-    group,
-    key_values,
-    keywords,
-    option,
-    token_for,
-)
 from odfchain.cli.progress_bar import TerminalProgress, one_by_one
 from odfchain.cli.screen import echo, echo_json, print_records, record, standard_input
 from odfchain.errors import UsageError
 from odfchain.storage.fsio import no_file
 from odfchain.text import counted, human_size
-from odfchain.workspace.options import (
-    CopyOptions,
-    FileOptions,
-    InputsOptions,
-    MirrorOptions,
-    PullOptions,
-    RecordOptions,
-    SourceOptions,
-)
+from odfchain.workspace import options
 
 if TYPE_CHECKING:
     from odfchain import Timestamp, Workspace
@@ -53,26 +32,30 @@ _OF_COPIES = ["objects", "bytes", "signature"]
 _TEXTS = ("dataset", "status", "watermark")
 
 
-@command("pull")
+@cli.command("pull")
 def pull_command(
-    datasets: tuple[str, ...] = argument(DATASET_AT),
-    everything: bool = option("Pull every dataset that has a source or is made of others.", "-a", "--all"),
-    recursive: bool = option("Pull the inputs of the datasets first.", "-r"),
-    set_watermark: Timestamp | None = option("Record this watermark instead of pulling; for one dataset."),
-    sources: dict[str, Any] = keywords(
-        SourceOptions, "fetch_uncacheable", "allow_commands", *MERGING, "variables", "system_time"
+    datasets: tuple[str, ...] = cli.argument(cli.DATASET_AT),
+    everything: bool = cli.option(
+        "Pull every dataset that has a source or is made of others.", "-a", "--all"
     ),
-    transforms: dict[str, Any] = keywords(InputsOptions),
-    watch: str | None = option(
+    recursive: bool = cli.option("Pull the inputs of the datasets first.", "-r"),
+    set_watermark: Timestamp | None = cli.option(
+        "Record this watermark instead of pulling; for one dataset."
+    ),
+    sources: dict[str, Any] = cli.keywords(
+        options.SourceOptions, "fetch_uncacheable", "allow_commands", *cli.MERGING, "variables", "system_time"
+    ),
+    transforms: dict[str, Any] = cli.keywords(options.InputsOptions),
+    watch: str | None = cli.option(
         "Pull again and again, with this pause, or as `pull.every` of each dataset says; Ctrl-C ends it.",
         "[DURATION]",
         is_flag=False,
         flag_value="",
     ),
-    source: str | None = option("Bring the branch DATASET@BRANCH from this place.", "--from", "URL"),
-    name: str | None = option("The name of a dataset that is pulled from a URL.", "--as", "NAME"),
-    copies: dict[str, Any] = keywords(CopyOptions),
-    output: str = formats(),
+    source: str | None = cli.option("Bring the branch DATASET@BRANCH from this place.", "--from", "URL"),
+    name: str | None = cli.option("The name of a dataset that is pulled from a URL.", "--as", "NAME"),
+    copies: dict[str, Any] = cli.keywords(options.CopyOptions),
+    output: str = cli.formats(),
 ) -> int:
     """Bring datasets up to date, or take one from a URL.
 
@@ -124,8 +107,8 @@ def pull_command(
         if "violations" in chosen and len(targets) != 1:
             raise UsageError("--violations is for one dataset: each has foreign keys of its own")
         if "variables" in chosen:
-            chosen["variables"] = key_values(chosen["variables"], "--env NAME=VALUE")
-        asked, token = PullOptions(**chosen), token_for(remotes)
+            chosen["variables"] = cli.key_values(chosen["variables"], "--env NAME=VALUE")
+        asked, token = options.PullOptions(**chosen), cli.token_for(remotes)
         while True:
             code = _pull_all(targets, Pulls(workspace, targets, asked, name=name, token=token), output)
             if pause is None:
@@ -138,7 +121,7 @@ def _pause(watch: str | None, datasets: tuple[str, ...]) -> tuple[float | None, 
     if not watch:
         return None, datasets
     try:
-        return DURATION.convert(watch, None, None), datasets
+        return cli.DURATION.convert(watch, None, None), datasets
     except click.BadParameter:
         return None, (watch, *datasets)
 
@@ -228,15 +211,15 @@ def _copy_row(result: PullResult) -> dict[str, Any]:
     }
 
 
-@command("ingest")
+@cli.command("ingest")
 def ingest_command(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
-    files: tuple[Path, ...] = argument(),
-    from_stdin: bool = option("Read one input from standard input.", "--stdin"),
-    chosen: dict[str, Any] = keywords(
-        FileOptions, "source_name", "input_format", "again", "event_time", "system_time", *MERGING
+    dataset: str = cli.argument(cli.DATASET_AT, metavar="DATASET[@BRANCH]"),
+    files: tuple[Path, ...] = cli.argument(),
+    from_stdin: bool = cli.option("Read one input from standard input.", "--stdin"),
+    chosen: dict[str, Any] = cli.keywords(
+        options.FileOptions, "source_name", "input_format", "again", "event_time", "system_time", *cli.MERGING
     ),
-    output: str = formats(),
+    output: str = cli.formats(),
 ) -> None:
     """Ingest files into a root dataset.
 
@@ -259,16 +242,16 @@ def ingest_command(
         print_outcome(outcome, output)
 
 
-@command("fetch")
+@cli.command("fetch")
 def fetch_command(
-    dataset: str = argument(DATASET_AT),
-    merged: bool = option("Bring merged branches, so that the merges can be checked."),
-    chosen: dict[str, Any] = keywords(MirrorOptions),
-    locks: tuple[Path, ...] = option(
+    dataset: str = cli.argument(cli.DATASET_AT),
+    merged: bool = cli.option("Bring merged branches, so that the merges can be checked."),
+    chosen: dict[str, Any] = cli.keywords(options.MirrorOptions),
+    locks: tuple[Path, ...] = cli.option(
         "Bring slices from the places in this lock; can be repeated.", "--lock", "FILE"
     ),
-    trust_files: bool = option("With --lock: read absolute paths that it names."),
-    output: str = formats(),
+    trust_files: bool = cli.option("With --lock: read absolute paths that it names."),
+    output: str = cli.formats(),
 ) -> None:
     """Bring the slices that a partial copy lacks.
 
@@ -290,7 +273,7 @@ def fetch_command(
         raise UsageError("--merged brings all that was merged: --since, --last and --where do not apply")
     with open_workspace() as workspace, TerminalProgress() as progress:
         found = on_branch(workspace, dataset)
-        chosen["token"] = token_for(
+        chosen["token"] = cli.token_for(
             [workspace.sharing.url_of(chosen["source"])] if chosen.get("source") else []
         )
         row: dict[str, Any] = {"dataset": found.label}
@@ -322,16 +305,16 @@ def fetch_command(
     print_records([row], columns, output, shown={"bytes": human_size}, right=columns[1:])
 
 
-@group("source")
+@cli.group("source")
 def source_command() -> None:
     """Disable a source of a dataset."""
 
 
-@command("disable", source_command)
+@cli.command("disable", source_command)
 def disable_command(
-    dataset: str = argument(DATASET),
-    name: str | None = option("The source, if there are several.", "--source", "NAME"),
-    chosen: dict[str, Any] = keywords(RecordOptions, "system_time"),
+    dataset: str = cli.argument(cli.DATASET),
+    name: str | None = cli.option("The source, if there are several.", "--source", "NAME"),
+    chosen: dict[str, Any] = cli.keywords(options.RecordOptions, "system_time"),
 ) -> None:
     """Record that a source is no longer used.
 

@@ -14,22 +14,9 @@ import click
 
 from odfchain.api.branching import merge_branches, on_branch
 from odfchain.api.snapshots import drift_between
+from odfchain.cli import parameters as cli
 from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, report_error, say, silence_libraries
-from odfchain.cli.parameters import (
-    BRANCH,
-    BREAK_REFERENCES,
-    COMMITTING,
-    DATASET,
-    DATASET_AT,
-    DATASETS,
-    argument,
-    command,
-    formats,
-    group,
-    keywords,
-    option,
-)
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.rows import TABLE_ROWS, reader_stays
 from odfchain.errors import MergeConflictError, OdfchainError, UsageError
@@ -43,12 +30,12 @@ if TYPE_CHECKING:
     from odfchain.results import ChangeOutcome, Diff, Drift, DriftLine, MergeOutcome
 
 
-_CONFLICTS = option(
+_CONFLICTS = cli.option(
     "Write the conflicts to this .csv or .ndjson file.", type=click.Path(path_type=Path, dir_okay=False)
 )
 
 
-@group("branch")
+@cli.group("branch")
 def branch_command() -> None:
     """Make, list, rename and delete branches of a dataset.
 
@@ -57,11 +44,11 @@ def branch_command() -> None:
     """
 
 
-@command("create", branch_command)
+@cli.command("create", branch_command)
 def branch_create(
-    dataset: str = argument(DATASET),
-    name: str = argument(),
-    point: str | None = option(
+    dataset: str = cli.argument(cli.DATASET),
+    name: str = cli.argument(),
+    point: str | None = cli.option(
         "Begin at this branch, block (number or hash) or time, instead of the head.", "--at", "POINT"
     ),
 ) -> None:
@@ -73,8 +60,8 @@ def branch_create(
     say(f"{made.label} begins at block {made.summary.head_block.sequence_number:,}")
 
 
-@command("list", branch_command)
-def branch_list(dataset: str = argument(DATASET), output: str = formats()) -> None:
+@cli.command("list", branch_command)
+def branch_list(dataset: str = cli.argument(cli.DATASET), output: str = cli.formats()) -> None:
     """List the branches of a dataset.
 
     AHEAD counts the blocks that the head neither has nor has merged. BEHIND counts the blocks of the head
@@ -97,12 +84,12 @@ def branch_list(dataset: str = argument(DATASET), output: str = formats()) -> No
     screen.print_records(rows, columns, output, titles={"lastChange": "last change"}, right=columns[1:5])
 
 
-@command("delete", branch_command)
+@cli.command("delete", branch_command)
 def branch_delete(
-    dataset: str = argument(DATASET),
-    name: str = argument(BRANCH),
-    force: bool = option("Delete it even if it is not merged."),
-    break_references: bool = BREAK_REFERENCES,
+    dataset: str = cli.argument(cli.DATASET),
+    name: str = cli.argument(cli.BRANCH),
+    force: bool = cli.option("Delete it even if it is not merged."),
+    break_references: bool = cli.BREAK_REFERENCES,
 ) -> None:
     """Delete a branch that was merged.
 
@@ -115,33 +102,33 @@ def branch_delete(
     say(f"deleted {name}" + (f"; its blocks are kept as {kept}" if kept else ""))
 
 
-@command("rename", branch_command)
+@cli.command("rename", branch_command)
 def branch_rename(
-    dataset: str = argument(DATASET),
-    name: str = argument(BRANCH),
-    to: str = argument(),
-    break_references: bool = BREAK_REFERENCES,
+    dataset: str = cli.argument(cli.DATASET),
+    name: str = cli.argument(cli.BRANCH),
+    to: str = cli.argument(),
+    break_references: bool = cli.BREAK_REFERENCES,
 ) -> None:
     """Give a branch another name."""
     renamed = open_workspace()[dataset].rename_branch(name, to, break_references=break_references)
     say(f"{name} is now {renamed.label}")
 
 
-@command("correct")
+@cli.command("correct")
 def correct_command(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
-    files: tuple[Path, ...] = argument(metavar="FILE…"),
-    chosen: dict[str, Any] = keywords(
+    dataset: str = cli.argument(cli.DATASET_AT, metavar="DATASET[@BRANCH]"),
+    files: tuple[Path, ...] = cli.argument(metavar="FILE…"),
+    chosen: dict[str, Any] = cli.keywords(
         CorrectOptions,
         "remove",
         "allow_new",
         "input_format",
         "allow_future",
-        *COMMITTING,
+        *cli.COMMITTING,
         "force",
         "system_time",
     ),
-    output: str = formats(),
+    output: str = cli.formats(),
 ) -> None:
     """Change some columns of some rows of a root dataset.
 
@@ -162,17 +149,17 @@ def correct_command(
     print_changes(target.label, outcome, output)
 
 
-@command("diff")
+@cli.command("diff")
 def diff_command(
-    dataset: str = argument(DATASET_AT),
-    a: str | None = argument(BRANCH, metavar="A"),
-    b: str | None = argument(BRANCH, metavar="[B]"),
-    stat: bool = option("Show only how many records and cells differ."),
-    keys_only: bool = option("Show only which records differ, and not how."),
-    profile: bool = option("Compare the profiles of rows: values, nulls, schema."),
-    policy: Path | None = option("The limits for --profile, as YAML.", "FILE"),
-    no_compute: bool = option("With --profile, compute no profile that is missing."),
-    output: str = formats("table", "json", "ndjson", "csv", "html"),
+    dataset: str = cli.argument(cli.DATASET_AT),
+    a: str | None = cli.argument(cli.BRANCH, metavar="A"),
+    b: str | None = cli.argument(cli.BRANCH, metavar="[B]"),
+    stat: bool = cli.option("Show only how many records and cells differ."),
+    keys_only: bool = cli.option("Show only which records differ, and not how."),
+    profile: bool = cli.option("Compare the profiles of rows: values, nulls, schema."),
+    policy: Path | None = cli.option("The limits for --profile, as YAML.", "FILE"),
+    no_compute: bool = cli.option("With --profile, compute no profile that is missing."),
+    output: str = cli.formats("table", "json", "ndjson", "csv", "html"),
 ) -> int:
     """Show the differences between two points of a dataset.
 
@@ -208,15 +195,15 @@ def diff_command(
     return 0
 
 
-@command("merge")
+@cli.command("merge")
 def merge_command(
-    datasets: tuple[str, ...] = argument(DATASETS, metavar="DATASET…", required=True),
-    branch: str = argument(BRANCH),
-    into: str = option(
-        "Merge into this branch, not the head.", "BRANCH", type=BRANCH, default="head", show_default=False
+    datasets: tuple[str, ...] = cli.argument(cli.DATASETS, metavar="DATASET…", required=True),
+    branch: str = cli.argument(cli.BRANCH),
+    into: str = cli.option(
+        "Merge into this branch, not the head.", "BRANCH", type=cli.BRANCH, default="head", show_default=False
     ),
     conflicts: Path | None = _CONFLICTS,
-    chosen: dict[str, Any] = keywords(
+    chosen: dict[str, Any] = cli.keywords(
         MergeOptions,
         "dry_run",
         "fast_forward",
@@ -224,10 +211,10 @@ def merge_command(
         "resolve",
         "with_metadata",
         "message",
-        *COMMITTING,
+        *cli.COMMITTING,
         "force",
     ),
-    output: str = formats(),
+    output: str = cli.formats(),
 ) -> None:
     """Merge a branch into the head, or into another branch.
 
@@ -269,15 +256,15 @@ def _merge_row(outcome: MergeOutcome) -> dict[str, Any]:
     }
 
 
-@command("revert")
+@cli.command("revert")
 def revert_command(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
-    block: str = argument(),
+    dataset: str = cli.argument(cli.DATASET_AT, metavar="DATASET[@BRANCH]"),
+    block: str = cli.argument(),
     conflicts: Path | None = _CONFLICTS,
-    chosen: dict[str, Any] = keywords(
-        RevertOptions, "resolve", "message", *COMMITTING, "force", "system_time"
+    chosen: dict[str, Any] = cli.keywords(
+        RevertOptions, "resolve", "message", *cli.COMMITTING, "force", "system_time"
     ),
-    output: str = formats(),
+    output: str = cli.formats(),
 ) -> None:
     """Take the changes of one block back.
 

@@ -13,20 +13,9 @@ import click
 
 from odfchain.api.branching import at_point, on_branch
 from odfchain.chain.statements import Problem, create_key_file, read_key_file
+from odfchain.cli import parameters as cli
 from odfchain.cli import screen
 from odfchain.cli.context import INTEGRITY_FAULT, UNCHECKED, confirm, open_workspace, say, silence_libraries
-from odfchain.cli.parameters import (
-    DATASET,
-    DATASET_AT,
-    PATH,
-    argument,
-    command,
-    formats,
-    group,
-    keywords,
-    option,
-    token_for,
-)
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.errors import FaultyDatasetError, OdfchainError, SignatureError, StoreError, UsageError
 from odfchain.limits import ATTEST
@@ -41,14 +30,14 @@ if TYPE_CHECKING:
     from odfchain.results import Answer, Evidence, KeptEvidence, ListedAttestation, ProofVerdict, Report
 
 
-@command("verify")
+@cli.command("verify")
 def verify_command(
-    datasets: tuple[str, ...] = argument(DATASET_AT, metavar="[DATASET[@POINT]]…"),
-    checks: dict[str, Any] = keywords(VerifyOptions),
-    integrity: bool = option("Compute nothing again (the default)."),
-    remote: str | None = option("Verify a dataset at a URL, without a copy in this workspace.", "URL"),
-    verbose: bool = option("List all checks, also of datasets without faults.", "-v"),
-    output: str = formats("table", "json", "ndjson", "html"),
+    datasets: tuple[str, ...] = cli.argument(cli.DATASET_AT, metavar="[DATASET[@POINT]]…"),
+    checks: dict[str, Any] = cli.keywords(VerifyOptions),
+    integrity: bool = cli.option("Compute nothing again (the default)."),
+    remote: str | None = cli.option("Verify a dataset at a URL, without a copy in this workspace.", "URL"),
+    verbose: bool = cli.option("List all checks, also of datasets without faults.", "-v"),
+    output: str = cli.formats("table", "json", "ndjson", "html"),
 ) -> int:
     """Verify chain, rules, every byte and row, and the signature.
 
@@ -75,7 +64,7 @@ def verify_command(
         raise UsageError("--remote names the dataset: datasets of the workspace are verified on their own")
     with open_workspace() as workspace, TerminalProgress() as progress:
         if remote is not None:
-            token = token_for([workspace.sharing.url_of(remote)])
+            token = cli.token_for([workspace.sharing.url_of(remote)])
             reports = [workspace.verify_remote(remote, token=token, progress=progress, **checks)]
         else:
             found = [d for text in datasets for d in matching_at(workspace, text)]
@@ -123,19 +112,19 @@ def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None
     screen.echo_tree(documents, output)
 
 
-@command("attest")
+@cli.command("attest")
 def attest_command(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
-    key_file: Path = option(
+    dataset: str = cli.argument(cli.DATASET_AT, metavar="DATASET[@POINT]"),
+    key_file: Path = cli.option(
         "The file with the auditor's private key (`odfchain key create`).", "--key", required=True
     ),
-    report_file: Path | None = option("Write the report here, too.", "--report"),
-    faulty: bool = option("Sign the outcome even if there are faults."),
-    checks: dict[str, Any] = keywords(
+    report_file: Path | None = cli.option("Write the report here, too.", "--report"),
+    faulty: bool = cli.option("Sign the outcome even if there are faults."),
+    checks: dict[str, Any] = cli.keywords(
         VerifyOptions, "replay", "recursive", "require_signature", "profiles", "trusted_by", "jobs"
     ),
-    integrity: bool = option("Compute nothing again (the default)."),
-    output: str = formats("table", "json", "jws"),
+    integrity: bool = cli.option("Compute nothing again (the default)."),
+    output: str = cli.formats("table", "json", "jws"),
 ) -> int:
     """Verify a dataset and sign the outcome.
 
@@ -167,13 +156,13 @@ def attest_command(
     return _exit_code([done.report])
 
 
-@command("attestations")
+@cli.command("attestations")
 def attestations_command(
-    dataset: str = argument(DATASET),
-    file: Any = option(
+    dataset: str = cli.argument(cli.DATASET),
+    file: Any = cli.option(
         "Keep the attestation in this file (- is standard input).", "--add", type=click.File("r")
     ),
-    output: str = formats(),
+    output: str = cli.formats(),
 ) -> int:
     """List and check the verdicts of auditors on a dataset.
 
@@ -213,17 +202,17 @@ def _attestation_row(item: ListedAttestation) -> dict[str, Any]:
 
 # `odfchain proof`: signed answers to queries are shown and checked.
 
-_FILE = argument(PATH)
+_FILE = cli.argument(cli.PATH)
 _MOST_ROWS = 20
 
 
-@group("proof")
+@cli.group("proof")
 def proof_command() -> None:
     """Show and check signed answers to queries. `odfchain sql --proof` saves them."""
 
 
-@command("show", proof_command)
-def show_command(file: Path = _FILE, output: str = formats("table", "json")) -> None:
+@cli.command("show", proof_command)
+def show_command(file: Path = _FILE, output: str = cli.formats("table", "json")) -> None:
     """Show the content of a signed answer.
 
     That is the query, the blocks that it reads, the rows, and the signer. Its hashes and its signature are
@@ -260,11 +249,11 @@ def show_command(file: Path = _FILE, output: str = formats("table", "json")) -> 
     screen.echo(f"engine   {answer.engine or 'not named'}")
 
 
-@command("verify", proof_command)
+@cli.command("verify", proof_command)
 def proof_verify_command(
     file: Path = _FILE,
-    remote: str | None = option("Have the node at a URL check it, instead of this workspace.", "URL"),
-    output: str = formats("table", "json"),
+    remote: str | None = cli.option("Have the node at a URL check it, instead of this workspace.", "URL"),
+    output: str = cli.formats("table", "json"),
 ) -> int:
     """Check a signed answer, and compute it once more.
 
@@ -280,7 +269,7 @@ def proof_verify_command(
         from odfchain.storage.locations import PeerUrl
         from odfchain.storage.store import as_transfer_errors
 
-        token = token_for([PeerUrl.parse(remote)])
+        token = cli.token_for([PeerUrl.parse(remote)])
         with as_transfer_errors(), TerminalProgress().later("Asking the node"):
             verdict = ProofVerdict.of_node(answer, remote, token=token)
     else:
@@ -320,9 +309,10 @@ def _line(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-@command("sign", asks=True)
+@cli.command("sign", asks=True)
 def sign_command(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"), output: str = formats("table", "json")
+    dataset: str = cli.argument(cli.DATASET_AT, metavar="DATASET[@BRANCH]"),
+    output: str = cli.formats("table", "json"),
 ) -> None:
     """Sign the head of a dataset anew, with the present time.
 
@@ -351,13 +341,13 @@ def sign_command(
     _print_values(row, titles, output)
 
 
-@group("key")
+@cli.group("key")
 def key_command() -> None:
     """Make keys of auditors, and show keys. A dataset's own key is made with the dataset."""
 
 
-@command("create", key_command)
-def create_command(file: Path = argument()) -> None:
+@cli.command("create", key_command)
+def create_command(file: Path = cli.argument()) -> None:
     """Make a new ed25519 key and print its public identity.
 
     FILE is an unencrypted PEM that only you may read, and the identity is a did:key. Anyone who has the file
@@ -366,9 +356,9 @@ def create_command(file: Path = argument()) -> None:
     screen.echo(create_key_file(file).dataset_id.as_did_key())
 
 
-@command("show", key_command)
+@cli.command("show", key_command)
 def key_show_command(
-    what: str = argument(metavar="FILE|DATASET"), output: str = formats("table", "json")
+    what: str = cli.argument(metavar="FILE|DATASET"), output: str = cli.formats("table", "json")
 ) -> None:
     """Print the public identities of a key file or a dataset.
 
@@ -402,12 +392,16 @@ _COLUMNS = ["dataset", "sequenceNumber", "block", "otherBlock", "seen", "from"]
 _TITLES = {"sequenceNumber": "number", "otherBlock": "other block"}
 
 
-@command("evidence")
+@cli.command("evidence")
 def evidence_command(
-    dataset: str | None = argument(DATASET),
-    target: Path | None = option("Copy the proofs: one into a new file, or all into a folder.", "--export"),
-    file: Path | None = option("Check a proof in a file; no workspace and no network is needed.", "--check"),
-    output: str = formats(),
+    dataset: str | None = cli.argument(cli.DATASET),
+    target: Path | None = cli.option(
+        "Copy the proofs: one into a new file, or all into a folder.", "--export"
+    ),
+    file: Path | None = cli.option(
+        "Check a proof in a file; no workspace and no network is needed.", "--check"
+    ),
+    output: str = cli.formats(),
 ) -> None:
     """List proofs that an owner signed two histories.
 

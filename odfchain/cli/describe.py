@@ -12,19 +12,9 @@ import click
 from odfchain import errors
 from odfchain.api.branching import at_point
 from odfchain.chain.statements import read_key_file
+from odfchain.cli import parameters as cli
 from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, opened, report_error, say
-from odfchain.cli.parameters import (
-    DATASET,
-    DATASET_AT,
-    argument,
-    command,
-    formats,
-    group,
-    key_values,
-    keywords,
-    option,
-)
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.limits import LIMITS
 from odfchain.odf.block_codec import block_hash, decode_block, encode_block, open_manifest
@@ -42,15 +32,15 @@ if TYPE_CHECKING:
     from odfchain.results import Definition, Graph, TextTree
 
 
-@group("inspect")
+@cli.group("inspect")
 def inspect_command() -> None:
     """Show schema, lineage, attachments or slices of a dataset."""
 
 
-@command("schema", inspect_command)
+@cli.command("schema", inspect_command)
 def inspect_schema(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
-    output: str = formats("table", "ddl", "json", "yaml", "ndjson", "csv"),
+    dataset: str = cli.argument(cli.DATASET_AT, metavar="DATASET[@POINT]"),
+    output: str = cli.formats("table", "ddl", "json", "yaml", "ndjson", "csv"),
 ) -> None:
     """Show a dataset's schema, with system columns."""
     if (schema := opened(dataset).schema) is None:
@@ -71,10 +61,10 @@ def inspect_schema(
             screen.print_records(rows, ["name", "type", "required"], output)
 
 
-@command("profile", inspect_command)
+@cli.command("profile", inspect_command)
 def inspect_profile(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
-    output: str = formats("table", "json", "html"),
+    dataset: str = cli.argument(cli.DATASET_AT, metavar="DATASET[@POINT]"),
+    output: str = cli.formats("table", "json", "html"),
 ) -> None:
     """Show the profile that is stored for the rows in force.
 
@@ -93,11 +83,11 @@ _QUERY_CHARACTERS = 2_000
 _PROFILES = 20
 
 
-@command("lineage", inspect_command)
+@cli.command("lineage", inspect_command)
 def inspect_lineage(
-    datasets: tuple[str, ...] = argument(DATASET),
-    downstream: bool = option("Show datasets that are made of these, in place of the inputs."),
-    output: str = formats("tree", "dot", "html", "json", default="tree"),
+    datasets: tuple[str, ...] = cli.argument(cli.DATASET),
+    downstream: bool = cli.option("Show datasets that are made of these, in place of the inputs."),
+    output: str = cli.formats("tree", "dot", "html", "json", default="tree"),
 ) -> None:
     """Show the inputs of datasets, over their whole history.
 
@@ -128,8 +118,10 @@ def _known_profiles(workspace: Workspace, graph: Graph) -> dict[str, Mapping[str
     return {key: profile.document for key, profile in found.items() if profile is not None}
 
 
-@command("query", inspect_command)
-def inspect_query(dataset: str = argument(DATASET), output: str = formats("table", "json")) -> None:
+@cli.command("query", inspect_command)
+def inspect_query(
+    dataset: str = cli.argument(cli.DATASET), output: str = cli.formats("table", "json")
+) -> None:
     """Show the transforms and sources of a dataset, oldest first."""
     found = open_workspace()[dataset].definitions()
     if output == "json":
@@ -169,10 +161,10 @@ def _definition_lines(item: Definition) -> Iterator[tuple[str, str]]:
             yield "", f"  {printable(text, _QUERY_CHARACTERS)}"
 
 
-@command("slices", inspect_command)
+@cli.command("slices", inspect_command)
 def inspect_slices(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
-    output: str = formats("table", "json", "ndjson", "csv"),
+    dataset: str = cli.argument(cli.DATASET_AT, metavar="DATASET[@POINT]"),
+    output: str = cli.formats("table", "json", "ndjson", "csv"),
 ) -> None:
     """Show the Parquet files of a dataset, oldest first.
 
@@ -203,9 +195,9 @@ def inspect_slices(
     screen.print_records(found, names, output, right=names[:5])
 
 
-@command("attachments", inspect_command)
+@cli.command("attachments", inspect_command)
 def inspect_attachments(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"), output: str = formats()
+    dataset: str = cli.argument(cli.DATASET_AT, metavar="DATASET[@POINT]"), output: str = cli.formats()
 ) -> None:
     """Show the attachments in force: path and size of each.
 
@@ -218,13 +210,13 @@ def inspect_attachments(
         say(f"{dataset} has no attachments; `odfchain add --update MANIFEST --attach FILE` adds one")
 
 
-@command("profile")
+@cli.command("profile")
 def profile_command(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
-    chosen: dict[str, Any] = keywords(ProfileOptions),
-    write: bool = option("Store it with the dataset, signed where the dataset's key is here."),
-    key: Path | None = option("Store it, signed with the key in a file.", "FILE"),
-    output: str = formats("table", "json", "html"),
+    dataset: str = cli.argument(cli.DATASET_AT, metavar="DATASET[@POINT]"),
+    chosen: dict[str, Any] = cli.keywords(ProfileOptions),
+    write: bool = cli.option("Store it with the dataset, signed where the dataset's key is here."),
+    key: Path | None = cli.option("Store it, signed with the key in a file.", "FILE"),
+    output: str = cli.formats("table", "json", "html"),
 ) -> None:
     """Show types, nulls, distributions and common values.
 
@@ -232,7 +224,7 @@ def profile_command(
     one text, and html is a page with pictures. No Java starts. Slices that were profiled before are not read
     again.
     """
-    chosen["tags"] = key_values(chosen.get("tags", ()), "--tag KEY=VALUE")
+    chosen["tags"] = cli.key_values(chosen.get("tags", ()), "--tag KEY=VALUE")
     with open_workspace() as workspace, TerminalProgress() as progress:
         found_at = at_point(workspace, dataset)
         signer = None if key is None else read_key_file(key).dataset_id
@@ -252,15 +244,15 @@ _SHOWN = 10
 _DAY = len("2026-01-01")
 
 
-@command("manifest")
+@cli.command("manifest")
 def manifest_command(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
-    where: str | None = option("Mark the files that may hold a row for which this is true.", "SQL"),
-    write: bool = option("Store it, and sign it with the dataset's key."),
-    key_file: Path | None = option(
+    dataset: str = cli.argument(cli.DATASET_AT, metavar="DATASET[@POINT]"),
+    where: str | None = cli.option("Mark the files that may hold a row for which this is true.", "SQL"),
+    write: bool = cli.option("Store it, and sign it with the dataset's key."),
+    key_file: Path | None = cli.option(
         "With --write: sign it with the key in this file (`odfchain key create`).", "--key"
     ),
-    output: str = formats("table", "json"),
+    output: str = cli.formats("table", "json"),
 ) -> None:
     """Show the files of a dataset at a block.
 
@@ -324,14 +316,14 @@ def _line(found: Manifest, file: Mapping[str, Any]) -> list[str]:
     ]
 
 
-@command("blame")
+@cli.command("blame")
 def blame_command(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
-    key: tuple[str, ...] = argument(metavar="[COL=VALUE…]"),
-    offset: int | None = option("The record, by its offset.", "N", least=0),
-    last: int | None = option("The last record, of several.", "--to", "M", least=0),
-    recursive: bool = option("Go on through all inputs down to the roots.", "-r"),
-    output: str = formats("table", "json", "tree", default="tree"),
+    dataset: str = cli.argument(cli.DATASET_AT, metavar="DATASET[@POINT]"),
+    key: tuple[str, ...] = cli.argument(metavar="[COL=VALUE…]"),
+    offset: int | None = cli.option("The record, by its offset.", "N", least=0),
+    last: int | None = cli.option("The last record, of several.", "--to", "M", least=0),
+    recursive: bool = cli.option("Go on through all inputs down to the roots.", "-r"),
+    output: str = cli.formats("table", "json", "tree", default="tree"),
 ) -> None:
     """Show the origin of a record.
 
@@ -344,7 +336,7 @@ def blame_command(
     found = opened(dataset)
     with TerminalProgress().later("Looking for the inputs of the record"):
         if offset is None:
-            if not (newest := found.history(key_values(key), limit=1)):
+            if not (newest := found.history(cli.key_values(key), limit=1)):
                 raise errors.UsageError("no row with this key was ever recorded there")
             offset = newest[0].offset
         blame = found.blame(offset, last, recursive=recursive)
@@ -367,14 +359,15 @@ def _flat(trees: Iterable[TextTree], level: int = 0) -> Iterator[dict[str, Any]]
         yield from _flat(branch.below, level + 1)
 
 
-@group("block")
+@cli.group("block")
 def block_command() -> None:
     """Turn metadata blocks into YAML or JSON and back."""
 
 
-@command("decode", block_command)
+@cli.command("decode", block_command)
 def block_decode(
-    source: str = argument(metavar="FILE|HASH|-"), output: str = formats("yaml", "json", default="yaml")
+    source: str = cli.argument(metavar="FILE|HASH|-"),
+    output: str = cli.formats("yaml", "json", default="yaml"),
 ) -> None:
     """Print a block as YAML or JSON.
 
@@ -419,13 +412,13 @@ def _block_bytes(source: str) -> bytes:
     raise errors.DatasetNotFoundError(f"no dataset of this workspace has the block {name}")
 
 
-@command("encode", block_command)
+@cli.command("encode", block_command)
 def block_encode(
-    source: str = argument(metavar="FILE|-"),
-    manifest_version: str = option(
+    source: str = cli.argument(metavar="FILE|-"),
+    manifest_version: str = cli.option(
         "The manifest version; versions differ in the alignment of times.", choices=["2", "3"], default="3"
     ),
-    target: Path | None = option("Write the block's bytes here (- for stdout).", "--output"),
+    target: Path | None = cli.option("Write the block's bytes here (- for stdout).", "--output"),
 ) -> None:
     """Encode a block and print its multihash.
 
@@ -456,10 +449,12 @@ def block_encode(
     screen.echo(block_hash(data))
 
 
-@command("digest")
+@cli.command("digest")
 def digest_command(
-    files: tuple[Path, ...] = argument(click.Path(path_type=Path), required=True, metavar="FILE.parquet…"),
-    output: str = formats(),
+    files: tuple[Path, ...] = cli.argument(
+        click.Path(path_type=Path), required=True, metavar="FILE.parquet…"
+    ),
+    output: str = cli.formats(),
 ) -> int:
     """Print the physical and the logical hash of Parquet files. No workspace is needed."""
     from odfchain.slices.reader import hash_parquet

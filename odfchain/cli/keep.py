@@ -9,22 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.branching import on_branch
+from odfchain.cli import parameters as cli
 from odfchain.cli.context import INTEGRITY_FAULT, confirm, open_workspace, report_error, say
-from odfchain.cli.parameters import (
-    BREAK_REFERENCES,
-    DATASET,
-    DATASET_AT,
-    DRY_RUN,
-    Group,
-    argument,
-    command,
-    formats,
-    group,
-    keywords,
-    one_of,
-    option,
-    token_for,
-)
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_json, echo_lines, print_records, record
 from odfchain.errors import ChainError, OdfchainError, SetBackError, UsageError
@@ -40,7 +26,7 @@ if TYPE_CHECKING:
 _GLOBAL = "odfchain.global"
 
 
-class _Settings(Group):
+class _Settings(cli.Group):
     """`config --global NAME [VALUE]…` shows a setting of the user, or adds to it."""
 
     def resolve_command(
@@ -65,7 +51,7 @@ _of_user = click.option(
 )
 
 
-@group("config", kind=_Settings)
+@cli.group("config", kind=_Settings)
 @_of_user
 def config_command() -> None:
     """Show and change the settings of the workspace.
@@ -76,7 +62,7 @@ def config_command() -> None:
     """
 
 
-_OF_DATASET = option("The setting of this dataset, in place of the workspace's.", type=DATASET)
+_OF_DATASET = cli.option("The setting of this dataset, in place of the workspace's.", type=cli.DATASET)
 
 
 def _configuration() -> Configuration:
@@ -101,19 +87,19 @@ def _say(configuration: Configuration | DatasetConfiguration, name: str, done: s
     say(f"{configuration.file}: {name} {done}")
 
 
-@command("list", config_command)
+@cli.command("list", config_command)
 @_of_user
-def config_list(dataset: str | None = _OF_DATASET, output: str = formats()) -> None:
+def config_list(dataset: str | None = _OF_DATASET, output: str = cli.formats()) -> None:
     """List all settings. Secrets, such as the values of variables, are left out."""
     columns = ("setting", "value", "default")
     rows = [dict(zip(columns, found, strict=True)) for found in _of(dataset).all()]
     print_records(rows, columns, output)
 
 
-@command("get", config_command)
+@cli.command("get", config_command)
 @_of_user
 def config_get(
-    name: str = argument(), dataset: str | None = _OF_DATASET, output: str = formats("table", "json")
+    name: str = cli.argument(), dataset: str | None = _OF_DATASET, output: str = cli.formats("table", "json")
 ) -> None:
     """Print the value of a setting, such as share.parallel."""
     value = _of(dataset).get(name)
@@ -124,10 +110,10 @@ def config_get(
     echo_lines("" if v is None else v if isinstance(v, str) else json.dumps(v) for v in values)
 
 
-@command("set", config_command)
+@cli.command("set", config_command)
 @_of_user
 def config_set(
-    name: str = argument(), values: tuple[str, ...] = argument(), dataset: str | None = _OF_DATASET
+    name: str = cli.argument(), values: tuple[str, ...] = cli.argument(), dataset: str | None = _OF_DATASET
 ) -> None:
     """Set a setting to a value, or a list to several.
 
@@ -139,41 +125,41 @@ def config_set(
     _say(found, found.set(name, values), "is set")
 
 
-@command("add", config_command)
+@cli.command("add", config_command)
 @_of_user
-def config_add(name: str = argument(), values: tuple[str, ...] = argument(required=True)) -> None:
+def config_add(name: str = cli.argument(), values: tuple[str, ...] = cli.argument(required=True)) -> None:
     """Add values to a list, such as audit.trustedAuditors."""
     found = _configuration()
     _say(found, found.add(name, values), "is set")
 
 
-@command("remove", config_command)
+@cli.command("remove", config_command)
 @_of_user
-def config_remove(name: str = argument(), values: tuple[str, ...] = argument()) -> None:
+def config_remove(name: str = cli.argument(), values: tuple[str, ...] = cli.argument()) -> None:
     """Remove values from a list, or an entry by its name."""
     found = _configuration()
     _say(found, found.remove(name, values), "is without them" if values else "is removed")
 
 
-@command("unset", config_command)
+@cli.command("unset", config_command)
 @_of_user
-def config_unset(name: str = argument(), dataset: str | None = _OF_DATASET) -> None:
+def config_unset(name: str = cli.argument(), dataset: str | None = _OF_DATASET) -> None:
     """Give a setting its default again. An entry, or a part of one, is removed."""
     found = _of(dataset)
     _say(found, found.unset(name), "is unset")
 
 
-@command("rename")
-def rename_command(dataset: str = argument(DATASET), name: str = argument()) -> None:
+@cli.command("rename")
+def rename_command(dataset: str = cli.argument(cli.DATASET), name: str = cli.argument()) -> None:
     """Give a dataset another local name. Its id and its history stay."""
     open_workspace().rename(dataset, name)
     say(f"{dataset} is now {name}")
 
 
-@command("delete", asks=True)
+@cli.command("delete", asks=True)
 def delete_command(
-    datasets: tuple[str, ...] = argument(DATASET, required=True),
-    force: bool = option("Remove datasets that others refer to, or are made of."),
+    datasets: tuple[str, ...] = cli.argument(cli.DATASET, required=True),
+    force: bool = cli.option("Remove datasets that others refer to, or are made of."),
 ) -> None:
     """Remove datasets from the workspace.
 
@@ -190,14 +176,14 @@ def delete_command(
         say(f"deleted {name}")
 
 
-@command("reset", asks=True)
+@cli.command("reset", asks=True)
 def reset_command(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
-    block: str = argument(),
-    force: bool = option("Drop blocks also if no repository is known to have them."),
-    break_references: bool = BREAK_REFERENCES,
-    dry_run: bool = DRY_RUN,
-    output: str = formats("table", "json", "ndjson"),
+    dataset: str = cli.argument(cli.DATASET_AT, metavar="DATASET[@BRANCH]"),
+    block: str = cli.argument(),
+    force: bool = cli.option("Drop blocks also if no repository is known to have them."),
+    break_references: bool = cli.BREAK_REFERENCES,
+    dry_run: bool = cli.DRY_RUN,
+    output: str = cli.formats("table", "json", "ndjson"),
 ) -> None:
     """Move the head of a dataset back to a block.
 
@@ -265,21 +251,23 @@ def _names(dependents: list[dict[str, Any]]) -> str:
     return ", ".join(each["dataset"] for each in dependents)
 
 
-@command("compact", asks=True)
+@cli.command("compact", asks=True)
 def compact_command(
-    dataset: str = argument(DATASET),
-    mode: str | None = one_of(
+    dataset: str = cli.argument(cli.DATASET),
+    mode: str | None = cli.one_of(
         hard="Write the history of the dataset anew.", soft="Make a new dataset with the same records (--as)."
     ),
-    name: str | None = option("The name of the new dataset of --soft.", "--as", "NAME"),
-    metadata_only: bool = option("With --hard: give up all data.", "--keep-metadata-only"),
-    verify: bool = option("Verify the dataset before."),
-    max_slice_size: int = option("The largest size of merged slices.", "BYTES", least=1, default=300_000_000),
-    max_slice_records: int = option("The most records of merged slices.", "N", least=1, default=10_000),
-    force: bool = option("Give up data also if no repository is known to have them."),
-    break_references: bool = BREAK_REFERENCES,
-    dry_run: bool = DRY_RUN,
-    output: str = formats("table", "json", "ndjson"),
+    name: str | None = cli.option("The name of the new dataset of --soft.", "--as", "NAME"),
+    metadata_only: bool = cli.option("With --hard: give up all data.", "--keep-metadata-only"),
+    verify: bool = cli.option("Verify the dataset before."),
+    max_slice_size: int = cli.option(
+        "The largest size of merged slices.", "BYTES", least=1, default=300_000_000
+    ),
+    max_slice_records: int = cli.option("The most records of merged slices.", "N", least=1, default=10_000),
+    force: bool = cli.option("Give up data also if no repository is known to have them."),
+    break_references: bool = cli.BREAK_REFERENCES,
+    dry_run: bool = cli.DRY_RUN,
+    output: str = cli.formats("table", "json", "ndjson"),
 ) -> None:
     """Merge small slices of a dataset into larger ones.
 
@@ -375,11 +363,11 @@ def _print_soft(plan: SoftPlan, status: str, made: str | None, output: str) -> N
     print_records([row], ["dataset", "status", "from", "slices", "records"], output, shown=shown)
 
 
-@command("gc")
+@cli.command("gc")
 def gc_command(
-    datasets: tuple[str, ...] = argument(DATASET),
-    chosen: dict[str, Any] = keywords(GcOptions),
-    output: str = formats(),
+    datasets: tuple[str, ...] = cli.argument(cli.DATASET),
+    chosen: dict[str, Any] = cli.keywords(GcOptions),
+    output: str = cli.formats(),
 ) -> int:
     """Remove files that no reference needs any more.
 
@@ -452,15 +440,15 @@ def _tell_gc(found: list[Collected], *, dry_run: bool) -> None:
         say(f"{counted(kept, 'overwritten head')} {when} --drop-refs gives up the old ones")
 
 
-@command("fsck")
+@cli.command("fsck")
 def fsck_command(
-    datasets: tuple[str, ...] = argument(DATASET),
-    source: str | None = option(
+    datasets: tuple[str, ...] = cli.argument(cli.DATASET),
+    source: str | None = cli.option(
         "Any copy of the dataset to repair from; it need not be trusted.", "--from", "URL"
     ),
-    head: str | None = option("The block (a hash) for a head that is lost, if you know it.", "BLOCK"),
-    dry_run: bool = DRY_RUN,
-    output: str = formats("table", "json", "ndjson"),
+    head: str | None = cli.option("The block (a hash) for a head that is lost, if you know it.", "BLOCK"),
+    dry_run: bool = cli.DRY_RUN,
+    output: str = cli.formats("table", "json", "ndjson"),
 ) -> int:
     """Find damaged and missing files, and repair them.
 
@@ -475,7 +463,7 @@ def fsck_command(
     if (source is not None or head is not None) and (not datasets or len(found) != 1):
         raise UsageError(f"--from and --head are for one dataset, these are {len(found)}")
     lost = None if head is None else Multihash.parse(head)
-    token = token_for([workspace.sharing.url_of(source)] if source else [])
+    token = cli.token_for([workspace.sharing.url_of(source)] if source else [])
     with TerminalProgress() as progress:
         if datasets:
             reports = [

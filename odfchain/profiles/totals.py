@@ -24,18 +24,8 @@ import xxhash
 from pyarrow import types as t
 
 from odfchain.odf.row_hash import Numbers
+from odfchain.profiles import sketches
 from odfchain.profiles.reader import BINS
-from odfchain.profiles.sketches import (
-    BandKeys,
-    EncodedColumn,
-    Hashes,
-    Hll,
-    Kmv,
-    ValueCounts,
-    distinct_hashes,
-    hashes_of_words,
-    splitmix64,
-)
 
 # Exact sums, means, deviations and quantiles, rounded once at the end. Sums are integers, because a sum of
 # floats depends on the order: every double is a multiple of 2**-1074 (RFC-040).
@@ -306,8 +296,8 @@ class ColumnTotals:
         """The least finite value; times as numbers of their unit, dates as days."""
         self.high: Any = None
         self.characters, self.tokens = Lengths(), Lengths()
-        self._counts: ValueCounts | None = ValueCounts(key_type(kind))
-        self.hll = Hll()
+        self._counts: sketches.ValueCounts | None = sketches.ValueCounts(key_type(kind))
+        self.hll = sketches.Hll()
         """Of texts all values; of others those that are not counted any more."""
 
     @property
@@ -316,7 +306,7 @@ class ColumnTotals:
         return self.rows - self.nulls
 
     @property
-    def counts(self) -> ValueCounts | None:
+    def counts(self) -> sketches.ValueCounts | None:
         """Count by value; None where they are too many."""
         if self._counts is not None and self._counts.too_many:
             self._estimate(self._counts)
@@ -328,7 +318,7 @@ class ColumnTotals:
         counts = self.counts
         return round(self.hll.estimate) if counts is None else len(counts.keys)
 
-    def update(self, column: EncodedColumn) -> None:
+    def update(self, column: sketches.EncodedColumn) -> None:
         """Add values."""
         self.rows += column.rows
         self.nulls += column.rows - column.values
@@ -347,7 +337,7 @@ class ColumnTotals:
                 self._bound(int(column.numbers.min()), int(column.numbers.max()))
         self._count(column)
 
-    def _add_numbers(self, column: EncodedColumn) -> None:
+    def _add_numbers(self, column: sketches.EncodedColumn) -> None:
         if column.numbers is None:
             assert column.distinct is not None  # noqa: S101 - decimals
             self.sums += sums_of_decimals(column.distinct, column.counts)
@@ -372,7 +362,7 @@ class ColumnTotals:
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
 
-    def _count(self, column: EncodedColumn) -> None:
+    def _count(self, column: sketches.EncodedColumn) -> None:
         if self._counts is not None:
             self._counts.add(*_keys(column, self.kind))
             if self._counts.may_be_too_many and self._counts.too_many:
@@ -380,24 +370,24 @@ class ColumnTotals:
         elif self.kind is not ColumnKind.STRING:
             self.hll.update(column.words)
 
-    def _estimate(self, counts: ValueCounts) -> None:
+    def _estimate(self, counts: sketches.ValueCounts) -> None:
         # too many distinct values to count: a sketch goes on from those that were counted
         self._see(counts)
         self._counts = None
 
-    def _see(self, counts: ValueCounts) -> None:
+    def _see(self, counts: sketches.ValueCounts) -> None:
         if self.kind is not ColumnKind.STRING:
             self.hll.update(self._hashes_of(counts.keys))
 
-    def _hashes_of(self, keys: pa.Array) -> Hashes:
+    def _hashes_of(self, keys: pa.Array) -> sketches.Hashes:
         if self.kind is ColumnKind.OTHER:
-            found: Hashes = keys.to_numpy()
+            found: sketches.Hashes = keys.to_numpy()
             return found
         if t.is_timestamp(self.type):
-            return distinct_hashes(keys.cast(self.type), self.seed)
+            return sketches.distinct_hashes(keys.cast(self.type), self.seed)
         if t.is_date(self.type):
-            return hashes_of_words(keys.to_numpy().view(np.uint64), self.seed)
-        return distinct_hashes(keys, self.seed)
+            return sketches.hashes_of_words(keys.to_numpy().view(np.uint64), self.seed)
+        return sketches.distinct_hashes(keys, self.seed)
 
     def merge(self, other: ColumnTotals) -> None:
         """Add what another part of the column has."""
@@ -437,7 +427,7 @@ class ColumnTotals:
         bounds = (given["low"], given["high"])
         self.low, self.high = (None if each is None else _BOUNDS[each[0]](each[1]) for each in bounds)
         self.characters, self.tokens = Lengths(*given["characters"]), Lengths(*given["tokens"])
-        self._counts = None if counts is None else ValueCounts(key_type(self.type))
+        self._counts = None if counts is None else sketches.ValueCounts(key_type(self.type))
         if self._counts is not None and counts is not None:
             self._counts.add(*counts)
 
@@ -453,7 +443,7 @@ def _written(bound: Any) -> list[str] | None:
     return ["fraction" if isinstance(bound, Fraction) else "int", str(bound)]
 
 
-def _keys(column: EncodedColumn, kind: ColumnKind) -> tuple[pa.Array, Numbers]:
+def _keys(column: sketches.EncodedColumn, kind: ColumnKind) -> tuple[pa.Array, Numbers]:
     """(keys that occur, how often), as they are counted."""
     if column.least is not None:
         counts = column.counts
@@ -492,12 +482,12 @@ _SAMPLED = (ColumnKind.NUMERIC, ColumnKind.STRING)
 SAMPLE_ROWS = 16_384
 
 
-def sampled(offsets: Hashes) -> np.ndarray[Any, np.dtype[np.int64]]:
+def sampled(offsets: sketches.Hashes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Positions of the rows that are in the sample, those with the smallest hash of their offset first.
 
     It needs no seed, does not depend on cuts, and survives a compaction, which keeps offsets.
     """
-    keys = splitmix64(offsets.astype(np.uint64))
+    keys = sketches.splitmix64(offsets.astype(np.uint64))
     if len(keys) > SAMPLE_ROWS:
         nearest = np.argpartition(keys, SAMPLE_ROWS)[:SAMPLE_ROWS]
         return nearest[np.argsort(keys[nearest], kind="stable")]
@@ -511,14 +501,14 @@ class Totals:
         self.schema = schema
         self.rows = 0
         self.columns = [ColumnTotals(field.name, field.type) for field in schema]
-        self.kmv = Kmv(_NONE, np.zeros(0, dtype=np.int64))
-        self.hll = Hll()
-        self.bands = BandKeys() if near_duplicates else None
+        self.kmv = sketches.Kmv(_NONE, np.zeros(0, dtype=np.int64))
+        self.hll = sketches.Hll()
+        self.bands = sketches.BandKeys() if near_duplicates else None
         """By what rows nearly repeat others; None where that is not asked."""
         self._chosen = [n for n, column in enumerate(self.columns) if column.kind in _SAMPLED]
         self.sample = pa.schema([schema.field(n) for n in self._chosen]).empty_table()
         """Numbers and texts of the rows of the sample, those with the smallest hash of their offset first."""
-        self.sample_offsets: Hashes = _NONE
+        self.sample_offsets: sketches.Hashes = _NONE
 
     def sampled_values(self, column: ColumnTotals) -> pa.ChunkedArray:
         """The values of a column in the sample, nearest first; none of columns that need none."""
@@ -531,13 +521,13 @@ class Totals:
         """The share of rows that nearly repeat another one; None where that was not asked."""
         return None if self.bands is None else self.bands.share
 
-    def update(self, rows: pa.RecordBatch, offsets: Hashes) -> None:
+    def update(self, rows: pa.RecordBatch, offsets: sketches.Hashes) -> None:
         """Add rows with the columns of the schema, and their offsets."""
         if not rows.num_rows:
             return
         self.rows += rows.num_rows
         pairs = zip(rows.columns, self.columns, strict=True)
-        columns = [EncodedColumn.of(values, own.seed) for values, own in pairs]
+        columns = [sketches.EncodedColumn.of(values, own.seed) for values, own in pairs]
         hashes = np.zeros(rows.num_rows, dtype=np.uint64)
         for totals, column in zip(self.columns, columns, strict=True):
             totals.update(column)
@@ -548,10 +538,12 @@ class Totals:
             self.bands.update(columns, [own.seed for own in self.columns])
         self._look_at(rows.select(self._chosen), offsets.astype(np.uint64, copy=False))
 
-    def _look_at(self, rows: pa.RecordBatch, offsets: Hashes) -> None:
+    def _look_at(self, rows: pa.RecordBatch, offsets: sketches.Hashes) -> None:
         # only rows whose offsets hash low enough enter the sample
         if len(self.sample_offsets) == SAMPLE_ROWS:
-            near = np.flatnonzero(splitmix64(offsets) < splitmix64(self.sample_offsets[-1:]))
+            near = np.flatnonzero(
+                sketches.splitmix64(offsets) < sketches.splitmix64(self.sample_offsets[-1:])
+            )
         else:
             near = sampled(offsets)
         if len(near):
@@ -563,7 +555,7 @@ class Totals:
             ]
             self._sample(pa.Table.from_arrays(values, schema=self.sample.schema), offsets[near])
 
-    def _sample(self, rows: pa.Table, offsets: Hashes) -> None:
+    def _sample(self, rows: pa.Table, offsets: sketches.Hashes) -> None:
         both = pa.concat_tables([self.sample, rows])
         together = np.concatenate((self.sample_offsets, offsets))
         at = sampled(together)

@@ -19,36 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import EngineError, OdfchainError, QueryError
 from odfchain.lazy import pa
+from odfchain.query import sql_text
 from odfchain.query.answers import number_schema, reread
 from odfchain.query.resolved_tables import Changes, CheckedSlices, Pin
 from odfchain.query.results import QueryResult, SlicesRead
-from odfchain.query.sql_text import (
-    FUNCTIONS,
-    Call,
-    Query,
-    checked_text,
-    may_be_name,
-    relation_of,
-    usage,
-    value_names,
-    wrong_count,
-)
 from odfchain.slices import skipping
 from odfchain.slices.footers import Value, quoted
 from odfchain.slices.skipping import UNKNOWN, ConditionVisitor, Parts, Test
 from odfchain.text import one_line
-from odfchain.transform.closed_sql import (
-    GivenTables,
-    closed_context,
-    dotted_name,
-    linked,
-    no_rows,
-    plain_schema,
-    query_plan,
-    translate_errors,
-    variant_of,
-    view_schema,
-)
+from odfchain.transform import closed_sql
 
 if TYPE_CHECKING:
     import datafusion as df
@@ -77,34 +56,36 @@ class Embedded:
     """The folder for links to slices, which are removed with the rows; None: among temporary files."""
     checked: CheckedSlices = field(default_factory=CheckedSlices)
 
-    def run(self, query: Query) -> QueryResult:
+    def run(self, query: sql_text.Query) -> QueryResult:
         """The rows of one query; nothing is computed before they are asked for."""
         planned = _Planner(self, query)
         frame, inputs = planned.plan()
         if query.limit is not None:
             frame = frame.limit(query.limit, query.skip)
-        schema = plain_schema(frame.schema())
+        schema = closed_sql.plain_schema(frame.schema())
 
         def batches() -> Iterator[pa.RecordBatch]:
-            with planned.files, translate_errors(planned.sql):
+            with planned.files, closed_sql.translate_errors(planned.sql):
                 for batch in frame.execute_stream():
                     yield _plain(batch.to_pyarrow(), schema)
                 planned.check_links()
 
         return QueryResult(schema, inputs, batches, slices=planned.slices)
 
-    def describe(self, query: Query) -> tuple[pa.Schema, pa.Schema]:
+    def describe(self, query: sql_text.Query) -> tuple[pa.Schema, pa.Schema]:
         """The columns of the answer, and names and types of the values that it needs; no slice is read."""
         planned = _Planner(self, query)
-        with planned.files, translate_errors(planned.sql):
+        with planned.files, closed_sql.translate_errors(planned.sql):
             planned.asked()
             plan = planned.frame.logical_plan()
-            return plain_schema(planned.frame.schema()), _values_of(plan, value_names(planned.sql))
+            return closed_sql.plain_schema(planned.frame.schema()), _values_of(
+                plan, sql_text.value_names(planned.sql)
+            )
 
-    def explain(self, query: Query) -> str:
+    def explain(self, query: sql_text.Query) -> str:
         """How the query would be run, as text; errors as `run`."""
         planned = _Planner(self, query)
-        with planned.files, translate_errors(query.sql):
+        with planned.files, closed_sql.translate_errors(query.sql):
             frame, _ = planned.plan()
             return str(frame.execution_plan().display_indent())
 
@@ -112,8 +93,8 @@ class Embedded:
 class _Planner:
     """One query on its way to a plan: a context, what it asked for, and the files it reads."""
 
-    def __init__(self, engine: Embedded, query: Query) -> None:
-        self.sql = checked_text(query.sql)
+    def __init__(self, engine: Embedded, query: sql_text.Query) -> None:
+        self.sql = sql_text.checked_text(query.sql)
         self._library = import_module("datafusion")
         self._engine, self._params, self._pins = engine, dict(query.params or {}), query.pins
         self.files = contextlib.ExitStack()
@@ -126,7 +107,7 @@ class _Planner:
         relations: dict[Any, Pin | Changes] = {**records, **states}
         inexact = any(relation.has_floats for relation in relations.values())
         # tables are registered under internal numbers
-        with translate_errors(self.sql):
+        with closed_sql.translate_errors(self.sql):
             context, tables = self._context(inexact)
             for number, (asked, relation) in enumerate(relations.items()):
                 internal = f"#{number}"
@@ -134,7 +115,9 @@ class _Planner:
                     self._register_records(context, internal, relation)
                 else:
                     rows = relation.rows(self._engine.checked, wanted)
-                    context.register_record_batches(internal, [rows.to_batches() or [no_rows(rows.schema)]])
+                    context.register_record_batches(
+                        internal, [rows.to_batches() or [closed_sql.no_rows(rows.schema)]]
+                    )
                 tables.given[asked] = tables.registered[internal]
             self._engine.checked.keep()
             frame = self._planned(context)
@@ -147,10 +130,10 @@ class _Planner:
             if not folder.is_dir() or sum(1 for _ in folder.iterdir()) != count:
                 raise EngineError(f"{folder}: files of the query were removed while it ran", hint="ask again")
 
-    def asked(self) -> tuple[dict[str, Pin], dict[Call, Pin | Changes], frozenset[str]]:
+    def asked(self) -> tuple[dict[str, Pin], dict[sql_text.Call, Pin | Changes], frozenset[str]]:
         """The tables that the query reads, and columns of states; `frame` is the query over empty ones."""
         context, tables = self._context(inexact=False)
-        states: dict[Call, Pin | Changes] = {}
+        states: dict[sql_text.Call, Pin | Changes] = {}
         names: list[str] = []
 
         def empty(relation: Pin | Changes) -> Any:
@@ -180,14 +163,14 @@ class _Planner:
                 names.append(name)
             return table
 
-        def state(call: Call) -> Any:
-            states[call] = relation = relation_of(call, self._pins)
+        def state(call: sql_text.Call) -> Any:
+            states[call] = relation = sql_text.relation_of(call, self._pins)
             relation.key  # noqa: B018 - a fault of it is reported before anything is read
             return empty(relation)
 
         hidden: set[str] = set()
         tables.records, tables.state = records, state
-        with translate_errors(self.sql, tables):
+        with closed_sql.translate_errors(self.sql, tables):
             frame = self._planned(context)
             scanned = {scan.table_name() for scan, _ in _scans(frame.logical_plan())}
             for name in [each for each in names if each not in scanned]:
@@ -210,11 +193,11 @@ class _Planner:
         return found, states, wanted
 
     def _planned(self, context: df.SessionContext) -> df.DataFrame:
-        return query_plan(context, self.sql, self._params)
+        return closed_sql.query_plan(context, self.sql, self._params)
 
     def _context(self, inexact: bool) -> tuple[df.SessionContext, _Tables]:
         library, engine, tables = self._library, self._engine, _Tables()
-        context = closed_context(
+        context = closed_sql.closed_context(
             tables,
             memory=engine.memory,
             spill=engine.spill,
@@ -222,7 +205,7 @@ class _Planner:
             batch_size=engine.batch_size,
             inexact=inexact,
         )
-        for name in FUNCTIONS:
+        for name in sql_text.FUNCTIONS:
             context.register_udtf(library.udtf(tables.function(name), name))
         for name in engine.without:
             context.deregister_udf(name)
@@ -233,23 +216,23 @@ class _Planner:
         paths = relation.paths(self._engine.checked)
         self.slices += SlicesRead(len(paths), len(self._engine.checked.slices(relation.state)))
         if not paths:
-            context.register_record_batches(name, [[no_rows(schema)]])
+            context.register_record_batches(name, [[closed_sql.no_rows(schema)]])
             return
         # a folder of links is one table: the folder of the slices may have other files
-        folder = linked(paths, self.files, self._engine.links)
+        folder = closed_sql.linked(paths, self.files, self._engine.links)
         self._linked[folder] = len(paths)
         context.register_parquet(
-            name, folder, schema=view_schema(schema), parquet_pruning=not relation.has_floats
+            name, folder, schema=closed_sql.view_schema(schema), parquet_pruning=not relation.has_floats
         )
 
 
-class _Tables(GivenTables):
+class _Tables(closed_sql.GivenTables):
     """Those of one query: the planner's questions are answered with records, and calls with states."""
 
     def __init__(self) -> None:
         super().__init__()
         self.records: Callable[[str], Any] = self.given.get
-        self.state: Callable[[Call], Any] = self.given.get
+        self.state: Callable[[sql_text.Call], Any] = self.given.get
         self.error: OdfchainError | None = None
         # Why names that were asked for are no datasets.
         self.missing: dict[str, OdfchainError] = {}
@@ -271,27 +254,27 @@ class _Tables(GivenTables):
             raise
 
 
-def _arguments_of(name: str, expressions: Sequence[Any]) -> Call:
+def _arguments_of(name: str, expressions: Sequence[Any]) -> sql_text.Call:
     """A call as the embedded engine hands over its arguments: names and texts; NULL is None."""
-    if wrong := wrong_count(name, len(expressions)):
-        raise QueryError(f"{name}(…) has {wrong}", hint=usage(name))
+    if wrong := sql_text.wrong_count(name, len(expressions)):
+        raise QueryError(f"{name}(…) has {wrong}", hint=sql_text.usage(name))
     return (name, *(_argument(name, number, each) for number, each in enumerate(expressions)))
 
 
 def _argument(function: str, number: int, expression: Any) -> str | None:
     kind = expression.variant_name()
-    if kind == "Column" and may_be_name(function, number):
+    if kind == "Column" and sql_text.may_be_name(function, number):
         column = expression.to_variant()
         if column.relation() is None:
             return str(column.name())
         whole = f"{column.relation()}.{column.name()}"
-        raise dotted_name(whole, f"{function}('{whole}')")
+        raise closed_sql.dotted_name(whole, f"{function}('{whole}')")
     if kind == "Literal":
         value = expression.python_value()
         value = getattr(value, "as_py", lambda: value)()
-        if isinstance(value, str) or (value is None and not may_be_name(function, number)):
+        if isinstance(value, str) or (value is None and not sql_text.may_be_name(function, number)):
             return value
-    raise QueryError(f"argument {number + 1} of {function}(…) is not a text", hint=usage(function))
+    raise QueryError(f"argument {number + 1} of {function}(…) is not a text", hint=sql_text.usage(function))
 
 
 class RowFilter:
@@ -313,8 +296,8 @@ class RowFilter:
             place += "#"
         columns = [*self._where.columns, place]
         numbered = rows.append_column(place, pa.array(range(len(rows)), pa.int64())).select(columns)
-        batches = numbered.to_batches() or [no_rows(numbered.schema)]
-        with translate_errors(self._where.text):
+        batches = numbered.to_batches() or [closed_sql.no_rows(numbered.schema)]
+        with closed_sql.translate_errors(self._where.text):
             self._context.register_record_batches("rows", [batches])
             try:
                 # a condition is all that it is (`parse_where`), and the context has nothing else to read
@@ -333,7 +316,7 @@ def _values_of(plan: Any, names: Iterable[str]) -> pa.Schema:
     while nodes:
         node = nodes.pop()
         nodes += node.inputs()
-        variant = variant_of(node)
+        variant = closed_sql.variant_of(node)
         for part in ("predicate", "projections", "group_by_exprs", "aggregate_exprs"):
             found: Any = getattr(variant, part, list)()
             waiting += found if isinstance(found, list) else [found]
@@ -371,7 +354,7 @@ def _scans(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
     waiting: list[tuple[Any, list[Any]]] = [(plan, [])]
     while waiting:
         node, above = waiting.pop()
-        variant = variant_of(node)
+        variant = closed_sql.variant_of(node)
         kind = type(variant).__name__
         if kind == "TableScan":
             yield variant, above
@@ -418,7 +401,7 @@ class _Pushed(ConditionVisitor):
         self.types = {quoted(column.name): column.type for column in schema}
 
     def parts(self, node: Any) -> Parts:
-        kind, node = node.variant_name(), variant_of(node)
+        kind, node = node.variant_name(), closed_sql.variant_of(node)
         match kind:
             case _ if node is None:
                 return UNKNOWN

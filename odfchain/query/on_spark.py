@@ -21,18 +21,9 @@ import pyarrow as pa
 from odfchain.errors import EngineError, OdfchainError, QueryError, SchemaError
 from odfchain.lazy import t
 from odfchain.odf.arrow_schema import from_arrow
+from odfchain.query import sql_text
 from odfchain.query.resolved_tables import Changes, CheckedSlices, Pin, Pins
 from odfchain.query.results import QueryResult, SlicesRead
-from odfchain.query.sql_text import (
-    FUNCTIONS,
-    Call,
-    Query,
-    checked_text,
-    may_be_name,
-    relation_of,
-    usage,
-    wrong_count,
-)
 from odfchain.slices import skipping
 from odfchain.slices.footers import Value, file_stats
 from odfchain.slices.footers import quoted as quoted_column
@@ -117,7 +108,7 @@ class NamesInPlan:
 
     tables: dict[str, Any] = field(default_factory=dict)
     """Names in the place of a table; a WITH may define some of them."""
-    calls: list[tuple[Any, Call]] = field(default_factory=list)
+    calls: list[tuple[Any, sql_text.Call]] = field(default_factory=list)
     """Nodes of `state(…)` and the other functions, and what they say."""
     withs: list[Any] = field(default_factory=list)
     """Every WITH, an outer one before those within it."""
@@ -174,7 +165,7 @@ def _check_calls(expressions: PlanNodes, checker: StepChecker) -> None:
         name = node.name().unquotedString() if generator else ".".join(strings(node.nameParts()))
         if name.lower() in _FUNCTIONS and (generator or not node.isInternal()):
             continue
-        if name.lower() in FUNCTIONS:
+        if name.lower() in sql_text.FUNCTIONS:
             raise checker.refuse(node, "is a table", f"use it after FROM: {name}(…)")
         reason = functions.UNLISTED.get(name.lower(), "is not one that queries may call")
         raise checker.refuse(node, f"the function `{one_line(name, 80)}` {reason}", None)
@@ -191,9 +182,9 @@ def _table(relation: Any, checker: StepChecker) -> str:
     return parts[0]
 
 
-def _table_function(node: Any, checker: StepChecker) -> tuple[Any, Call] | None:
+def _table_function(node: Any, checker: StepChecker) -> tuple[Any, sql_text.Call] | None:
     name = ".".join(strings(node.name()))
-    if name in FUNCTIONS:
+    if name in sql_text.FUNCTIONS:
         return node, _arguments(name, node, checker)
     if name.lower() not in _TABLE_FUNCTIONS:
         raise checker.refuse(
@@ -202,16 +193,16 @@ def _table_function(node: Any, checker: StepChecker) -> tuple[Any, Call] | None:
     return None
 
 
-def _arguments(name: str, node: Any, checker: StepChecker) -> Call:
+def _arguments(name: str, node: Any, checker: StepChecker) -> sql_text.Call:
     expressions = items(node.functionArgs())
-    if wrong := wrong_count(name, len(expressions)):
-        raise checker.refuse(node, f"has {wrong}", usage(name))
+    if wrong := sql_text.wrong_count(name, len(expressions)):
+        raise checker.refuse(node, f"has {wrong}", sql_text.usage(name))
     return (name, *(_argument(name, number, each, node, checker) for number, each in enumerate(expressions)))
 
 
 def _argument(name: str, number: int, expression: Any, node: Any, checker: StepChecker) -> str | None:
     kind = class_name(expression)
-    if kind == "UnresolvedAttribute" and may_be_name(name, number):
+    if kind == "UnresolvedAttribute" and sql_text.may_be_name(name, number):
         parts = strings(expression.nameParts())
         if len(parts) == 1:
             return parts[0]
@@ -220,11 +211,11 @@ def _argument(name: str, number: int, expression: Any, node: Any, checker: StepC
         raise checker.refuse(expression, "is a name with dots, which is written in quotes", hint)
     if kind == "Literal":
         value = expression.value()
-        if value is None and not may_be_name(name, number):
+        if value is None and not sql_text.may_be_name(name, number):
             return None
         if value is not None and expression.dataType().typeName() == "string":
             return str(value if isinstance(value, str) else value.toString())
-    raise checker.refuse(node, f"argument {number + 1} is not a text", usage(name))
+    raise checker.refuse(node, f"argument {number + 1} is not a text", sql_text.usage(name))
 
 
 # Tables as DataFrames: native Parquet over checked slices. Executors without the driver's folders fetch
@@ -342,7 +333,7 @@ class OnSpark:
     session: SparkSession
     checked: CheckedSlices = field(default_factory=CheckedSlices)
 
-    def run(self, query: Query) -> QueryResult:
+    def run(self, query: sql_text.Query) -> QueryResult:
         """The rows of one query, computed when they are asked for, but for states without a key or at a time.
 
         Columns have the types as which Spark carries the declared ones (an unsigned integer is the next
@@ -350,7 +341,7 @@ class OnSpark:
         """
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        text, clock = checked_text(query.sql), _Clock(self.session, query.seconds)
+        text, clock = sql_text.checked_text(query.sql), _Clock(self.session, query.seconds)
         frame, inputs, slices = clock.run(lambda: self._planned(text, query))
         if query.limit is not None:
             frame = frame.limit(query.limit)
@@ -361,14 +352,14 @@ class OnSpark:
 
         return QueryResult(schema, inputs, batches, lambda: frame, slices=slices)
 
-    def explain(self, query: Query) -> str:
+    def explain(self, query: sql_text.Query) -> str:
         """How the query would be run, as text; errors as `run`."""
-        frame, _, _ = self._planned(checked_text(query.sql), query)
+        frame, _, _ = self._planned(sql_text.checked_text(query.sql), query)
         with translate_spark_errors(_LABEL):
             execution = frame._jdf.queryExecution()  # noqa: SLF001
             return str(jvm_of(self.session).PythonSQLUtils.explainString(execution, "formatted"))
 
-    def _planned(self, sql: str, query: Query) -> tuple[DataFrame, tuple[Pin, ...], SlicesRead]:
+    def _planned(self, sql: str, query: sql_text.Query) -> tuple[DataFrame, tuple[Pin, ...], SlicesRead]:
         if is_remote(self.session):
             hint = "leave spark.remote out of the settings, or use the embedded engine"
             raise EngineError("queries are not answered over Spark Connect, which shows no plans", hint=hint)
@@ -408,7 +399,7 @@ class _Planning:
             read = parser.parsePlan(in_lower_case(self._walker, self._sql))
             found = names_in(read, self._walker, self._checker)
             relations = self._relations(found)
-            states = [relation_of(call, self._pins) for _, call in found.calls]
+            states = [sql_text.relation_of(call, self._pins) for _, call in found.calls]
             named = [f"#{number}" for number in range(len(states))]
             shown = [
                 self._alias(node, parser.parsePlan(f"TABLE {quoted(name)}"))

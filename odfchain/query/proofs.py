@@ -19,16 +19,7 @@ from odfchain import errors
 from odfchain.chain.statements import read_key_file
 from odfchain.limits import ASKED, SHARING, FetchLimits
 from odfchain.odf.identity import DatasetKey
-from odfchain.query.answers import (
-    FILE_BYTES,
-    FORMATS,
-    QUERY_BYTES,
-    SCHEMA_FORMAT,
-    Answer,
-    hash_of,
-    output_of,
-    read,
-)
+from odfchain.query import answers
 from odfchain.query.embedded import DIALECT, Embedded
 from odfchain.query.processes import Local
 from odfchain.query.resolved_tables import Pins
@@ -89,13 +80,13 @@ class Draft:
     """The rows with their types."""
     notes: tuple[str, ...]
 
-    def signed(self, key: DatasetKey) -> Answer:
+    def signed(self, key: DatasetKey) -> answers.Answer:
         """The answer with a signature."""
         about: dict[str, Any] = {"notes": self.notes, "result": self.result}
-        return Answer.signed(self.asked, self.output, key, engine=engine_version(), **about)
+        return answers.Answer.signed(self.asked, self.output, key, engine=engine_version(), **about)
 
 
-def prove(options: ProofOptions, pins: Pins) -> Answer:
+def prove(options: ProofOptions, pins: Pins) -> answers.Answer:
     """The answer to a query, signed with the workspace's key."""
     return draft(options, pins, Local(repeatable(options.memory)).run).signed(node_key(pins.workspace))
 
@@ -111,17 +102,19 @@ def draft(
         raise errors.UsageError("signed answers are computed by datafusion", hint="leave the engine out")
     if options.params:
         raise errors.UsageError("a signed answer has no parameters", hint="write the values into the query")
-    data_format, schema_format = options.data_format or FORMATS[0], options.schema_format
-    if data_format not in FORMATS:
-        raise errors.UsageError(f"unknown format {data_format!r}", hint=f"formats are {', '.join(FORMATS)}")
-    if schema_format not in (None, SCHEMA_FORMAT):
+    data_format, schema_format = options.data_format or answers.FORMATS[0], options.schema_format
+    if data_format not in answers.FORMATS:
+        raise errors.UsageError(
+            f"unknown format {data_format!r}", hint=f"formats are {', '.join(answers.FORMATS)}"
+        )
+    if schema_format not in (None, answers.SCHEMA_FORMAT):
         message = f"unknown schema format {schema_format!r}"
-        raise errors.UsageError(message, hint=f"the schema format is {SCHEMA_FORMAT}")
+        raise errors.UsageError(message, hint=f"the schema format is {answers.SCHEMA_FORMAT}")
     query, skip = options.query, options.skip or 0
     limit = PROVED_ROWS if options.limit is None else options.limit
     # lone surrogates have no UTF-8, and must not raise here
-    if (size := len(query.encode("utf-8", "surrogatepass"))) > QUERY_BYTES:
-        raise errors.QueryError(f"the query has {size:,} bytes; at most {QUERY_BYTES:,} are signed")
+    if (size := len(query.encode("utf-8", "surrogatepass"))) > answers.QUERY_BYTES:
+        raise errors.QueryError(f"the query has {size:,} bytes; at most {answers.QUERY_BYTES:,} are signed")
     if skip < 0 or limit < 0 or max(skip, limit) >= 10**18:
         raise errors.UsageError("`skip` and `limit` are numbers of rows")
     with volatile_refused():
@@ -135,7 +128,7 @@ def draft(
         {"id": str(pin.id), "alias": pin.name, "blockHash": str(pin.block_hash)} for pin in pins.named
     ]
     asked |= {"skip": skip, "limit": limit}
-    output = output_of(table, data_format, schema=schema_format is not None)
+    output = answers.output_of(table, data_format, schema=schema_format is not None)
     return Draft(asked, output, result, tuple(_notes(query, table, limit)))
 
 
@@ -195,7 +188,9 @@ def node_key(workspace: WorkspaceFiles) -> DatasetKey:
 # Checking a signed answer: hashes, signature, its blocks, and the query once more.
 
 # A check may take longer than an answer to a client.
-_VERDICT_LIMITS = replace(ASKED, seconds=60.0, memory=2 << 30, rows=1_000_000, answer_bytes=4 * FILE_BYTES)
+_VERDICT_LIMITS = replace(
+    ASKED, seconds=60.0, memory=2 << 30, rows=1_000_000, answer_bytes=4 * answers.FILE_BYTES
+)
 
 INPUT_HASH = "InvalidRequest::InputHash"
 SUB_QUERIES_HASH = "InvalidRequest::SubQueriesHash"
@@ -239,7 +234,7 @@ class ProofVerdict:
 
     @classmethod
     def of(
-        cls, answer: Answer, workspace: WorkspaceFiles, *, seconds: float | None = None,
+        cls, answer: answers.Answer, workspace: WorkspaceFiles, *, seconds: float | None = None,
         run: Run | None = None,
     ) -> ProofVerdict:  # fmt: skip
         """Check an answer against the datasets here; `run` computes it anew, by the repeatable engine."""
@@ -275,7 +270,7 @@ class ProofVerdict:
             raise
         except (errors.QueryError, errors.EngineError, errors.SliceNotFoundError) as error:
             return verdict(f"it cannot be computed again here: {error.message}", incomplete=True)
-        found = hash_of(output)
+        found = answers.hash_of(output)
         about = {"datasets": names, "rows": table}
         if found == signed:
             return verdict(f"recomputed: the same {counted(table, 'row')}", ok=True, **about)
@@ -288,7 +283,7 @@ class ProofVerdict:
         return verdict(message, kind=OUTPUT_MISMATCH, details=details, incomplete=True, **about)
 
     @classmethod
-    def of_node(cls, answer: Answer, url: str, *, token: str | None = None) -> ProofVerdict:
+    def of_node(cls, answer: answers.Answer, url: str, *, token: str | None = None) -> ProofVerdict:
         """The verdict of the node at `url` (its `POST /verify`); nothing is checked here."""
         name = one_line(url.partition("?")[0].rpartition("@")[2], 200)
         base = parse_target(url, name=name)
@@ -311,15 +306,15 @@ class ProofVerdict:
         return with_retries(attempt, name=name, limits=_LIMITS, timing=timing, deadline=deadline)
 
 
-def _unknown_form(answer: Answer) -> str | None:
+def _unknown_form(answer: answers.Answer) -> str | None:
     asked = answer.input
     # checking those needs the datasets of other nodes
     if answer.sub_queries:
         return "it is made of answers of other nodes, which are not checked here"
     for value, known in (
         (asked["queryDialect"], (DIALECT,)),
-        (asked["dataFormat"], FORMATS),
-        (asked.get("schemaFormat", SCHEMA_FORMAT), (SCHEMA_FORMAT,)),
+        (asked["dataFormat"], answers.FORMATS),
+        (asked.get("schemaFormat", answers.SCHEMA_FORMAT), (answers.SCHEMA_FORMAT,)),
     ):
         if value not in known:
             return f"it is in {one_line(value, 40)!r}; what is checked here is {', '.join(known)}"
@@ -327,7 +322,7 @@ def _unknown_form(answer: Answer) -> str | None:
 
 
 def _pinned(
-    answer: Answer, workspace: WorkspaceFiles, pins: Pins
+    answer: answers.Answer, workspace: WorkspaceFiles, pins: Pins
 ) -> tuple[tuple[str, ...], dict[str, Any] | None]:
     found = []
     for name, (dataset_id, block) in answer.datasets.items():
@@ -354,12 +349,12 @@ def _worker(seconds: float | None) -> Worker:
     return Worker(limits, engine=repeatable())
 
 
-def _computed_again(answer: Answer, pins: Pins, run: Run) -> tuple[int, dict[str, Any]]:
+def _computed_again(answer: answers.Answer, pins: Pins, run: Run) -> tuple[int, dict[str, Any]]:
     asked = answer.input
     with volatile_refused():
         query = Query(answer.query, pins, limit=int(asked["limit"]), skip=int(asked["skip"]))
         table = run(query).to_arrow()
-    return len(table), output_of(table, asked["dataFormat"], schema="schemaFormat" in asked)
+    return len(table), answers.output_of(table, asked["dataFormat"], schema="schemaFormat" in asked)
 
 
 # What another node says of a signed answer.
@@ -372,13 +367,13 @@ _LIMITS = FetchLimits(
 _BODY_BYTES = 1 << 20
 
 
-def _read(response: Response, answer: Answer, name: str) -> ProofVerdict:
+def _read(response: Response, answer: answers.Answer, name: str) -> ProofVerdict:
     if passing := response.passing():
         raise passing
     found: Any = None
     data = response.read(_BODY_BYTES)
     with contextlib.suppress(ValueError):
-        found = read(data or b"")
+        found = answers.read(data or b"")
     if not isinstance(found, dict):
         found = {}
     if response.status == 200 and found.get("ok") is True:

@@ -25,18 +25,10 @@ from odfchain.odf.names import DatasetAlias, parse_ref
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.text import json_object, one_line
+from odfchain.workspace import points
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from odfchain.workspace.merge_record import FetchedBranches
-from odfchain.workspace.points import (
-    OnBranch,
-    block_at,
-    branch_names,
-    is_referenced,
-    on_branch,
-    opened_at,
-    parse_point,
-)
 from odfchain.workspace.read_slices import KeptFooters, columns_of, read_state
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -222,20 +214,20 @@ class Pins:
         dataset = self._dataset(name)
         head = self._head(dataset)
         if not at:
-            block = head if self.as_at is None else block_at(dataset, self.as_at, head=head)
+            block = head if self.as_at is None else points.block_at(dataset, self.as_at, head=head)
         else:
             try:
-                point = parse_point(after)
-                time = point.at if isinstance(point, OnBranch) else point
+                point = points.parse_point(after)
+                time = point.at if isinstance(point, points.OnBranch) else point
                 if isinstance(time, Timestamp):
                     _check_past(time, text)
-                block = block_at(dataset, point, head=head)
+                block = points.block_at(dataset, point, head=head)
             except (errors.InvalidIdError, errors.PointNotFoundError) as error:
                 raise errors.QueryError(f"`{one_line(text)}`: {error.message}", hint=error.hint) from None
             except errors.ObjectNotFoundError as error:
                 raise errors.PointNotFoundError(error.message, hint=error.hint) from None
-            if isinstance(point, OnBranch):
-                dataset = on_branch(dataset, point.branch)
+            if isinstance(point, points.OnBranch):
+                dataset = points.on_branch(dataset, point.branch)
             elif isinstance(point, Multihash):
                 if not _is_on_a_chain(dataset, block, head):
                     raise errors.PointNotFoundError(
@@ -243,7 +235,7 @@ class Pins:
                         "nor in one of a branch",
                         hint=f"`odfchain state {dataset.alias}@{block}` shows the rows in force there",
                     )
-                dataset = opened_at(dataset, block)
+                dataset = points.opened_at(dataset, block)
         return Pin(text, dataset, DatasetState.read(dataset.chain, block))
 
     def _pin_given(self, text: str) -> Pin:
@@ -258,8 +250,8 @@ class Pins:
         head = self._head(dataset)
         if not dataset.chain.contains(block) or not _is_on_a_chain(dataset, block, head):
             raise errors.PointNotFoundError(f"{dataset.alias}: block {block} is not in its chain here")
-        if not is_referenced(dataset, block, head=head):
-            dataset = opened_at(dataset, block)
+        if not points.is_referenced(dataset, block, head=head):
+            dataset = points.opened_at(dataset, block)
         return Pin(text, dataset, DatasetState.read(dataset.chain, block))
 
     def _dataset(self, name: str) -> DatasetFiles:
@@ -284,11 +276,11 @@ class Pins:
 
 
 def _is_on_a_chain(dataset: DatasetFiles, block: Multihash, head: Multihash) -> bool:
-    if is_referenced(dataset, block, head=head):
+    if points.is_referenced(dataset, block, head=head):
         return True
     # heads in `refs/overwritten-…` do not count
-    heads = ((on, on.chain.head()) for on in map(dataset.on, branch_names(dataset)))
-    return any(is_referenced(on, block, head=there) for on, there in heads if there is not None)
+    heads = ((on, on.chain.head()) for on in map(dataset.on, points.branch_names(dataset)))
+    return any(points.is_referenced(on, block, head=there) for on, there in heads if there is not None)
 
 
 def _check_past(time: Timestamp, name: str = "") -> None:

@@ -39,24 +39,8 @@ from odfchain.lazy import pa
 from odfchain.limits import ASKED, AskedLimits
 from odfchain.odf.flatbuffers import schema_path
 from odfchain.progress import SILENT, Progress
+from odfchain.query import processes
 from odfchain.query.embedded import Embedded
-from odfchain.query.processes import (
-    ENVIRONMENT,
-    SAID_BYTES,
-    ChildProcess,
-    Read,
-    asked_engine,
-    asked_query,
-    error_of,
-    inputs_of,
-    load,
-    read_blocks,
-    ready,
-    report_of,
-    request_of,
-    say,
-    written_blocks,
-)
 from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins
 from odfchain.query.results import QueryResult
 from odfchain.query.row_streams import checked_rows, parts_of, stream_of
@@ -94,7 +78,7 @@ _KINDS: dict[str, type[OdfchainError]] = {
         "UnsupportedVersionError",
     )
 }  # fmt: skip
-_Piece = tuple[pa.Schema, list[pa.RecordBatch], bool, Read]
+_Piece = tuple[pa.Schema, list[pa.RecordBatch], bool, processes.Read]
 """Rows, whether others follow, and what is read for them."""
 
 
@@ -123,7 +107,7 @@ class Worker:
     def request(self, query: Query, **how: bool) -> dict[str, Any]:
         """What a process is asked; the text was measured. `pieces=True`: rows as they come, however many."""
         check_text(query.sql, self.limits)
-        return request_of(self.engine, query, self.limits, anew=self.anew, known={}, **how)
+        return processes.request_of(self.engine, query, self.limits, anew=self.anew, known={}, **how)
 
     @contextlib.contextmanager
     def process(self, pins: Pins) -> Iterator[WorkerProcess]:
@@ -176,7 +160,7 @@ class Loader:
         # Processes of it that are in use [count]; who shares it keeps count.
         self.users = 0
         threads = {"TOKIO_WORKER_THREADS": str(limits.threads), "RAYON_NUM_THREADS": str(limits.threads)}
-        environment = ENVIRONMENT | threads
+        environment = processes.ENVIRONMENT | threads
         with contextlib.ExitStack() as files:
             self._complaints = files.enter_context(tempfile.TemporaryFile())
             self._asks, theirs = socket.socketpair()
@@ -247,7 +231,7 @@ class Loader:
     def complaint(self) -> bytes:
         """What it wrote to its error output."""
         self._complaints.seek(0)
-        return self._complaints.read(SAID_BYTES)
+        return self._complaints.read(processes.SAID_BYTES)
 
 
 class Fork:
@@ -288,7 +272,7 @@ class Fork:
         return self._code
 
 
-class WorkerProcess(ChildProcess):
+class WorkerProcess(processes.ChildProcess):
     """A process that answers one query."""
 
     def __init__(self, loader: Loader) -> None:
@@ -317,7 +301,7 @@ class WorkerProcess(ChildProcess):
                     raise self._broken()
                 yield from found
 
-        self.inputs = inputs_of(pins, read)
+        self.inputs = processes.inputs_of(pins, read)
         return QueryResult(schema, self.inputs, rows)
 
     def describe(self, request: dict[str, Any]) -> tuple[pa.Schema, pa.Schema]:
@@ -379,16 +363,16 @@ def command(limits: AskedLimits) -> Sequence[str]:
     return [sys.executable, "-P", "-m", "odfchain.query.walled", limited]
 
 
-def _parsed_header(header: bytes) -> tuple[int, Read, bool] | OdfchainError | None:
+def _parsed_header(header: bytes) -> tuple[int, processes.Read, bool] | OdfchainError | None:
     # the process has run an untrusted query: any header may come
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidIdError):
         reported = json.loads(header)
         if "error" in reported:
-            return error_of(
+            return processes.error_of(
                 reported["error"], _MESSAGE_CHARACTERS, lambda kind: _KINDS.get(kind, EngineError)
             )
         more = reported.get("more") is True
-        return int(reported["bytes"]), read_blocks(reported["inputs"]), more
+        return int(reported["bytes"]), processes.read_blocks(reported["inputs"]), more
     return None
 
 
@@ -402,7 +386,7 @@ def _parsed_header(header: bytes) -> tuple[int, Read, bool] | OdfchainError | No
 def main() -> None:
     """Fork for each query; this process and its forks end with the parent at the latest."""
     limits = AskedLimits(**json.loads(sys.argv[1]))
-    load()
+    processes.load()
     fork_for_each(lambda: _answer_one(limits))
 
 
@@ -464,18 +448,18 @@ def _be_fork(given: Sequence[int], work: Callable[[], None]) -> NoReturn:
 def _answer_one(limits: AskedLimits) -> None:
     _bound_by_kernel({
         resource.RLIMIT_AS: limits.memory * 3 // 2 + _PROGRAM_BYTES,
-        resource.RLIMIT_FSIZE: SAID_BYTES,
+        resource.RLIMIT_FSIZE: processes.SAID_BYTES,
         resource.RLIMIT_CORE: 0,
     })  # fmt: skip
     # threads and functions of the engine are there when a query comes
     Embedded(partitions=limits.threads).run(Query("select 1", Pins(WorkspaceFiles(Path("/"))))).to_arrow()
-    answers = ready()
+    answers = processes.ready()
     request = json.loads(sys.stdin.buffer.readline())
     seconds = limits.stream_seconds if request["pieces"] else limits.seconds
     _bound_by_kernel({resource.RLIMIT_CPU: int(seconds + limits.starting_seconds) * limits.threads + 1})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for header, body in answer(request, limits):
-        say(answers, header | {"bytes": len(body)}, body)
+        processes.say(answers, header | {"bytes": len(body)}, body)
 
 
 def _bound_by_kernel(bounds: Mapping[int, int]) -> None:
@@ -491,7 +475,7 @@ def answer(request: dict[str, Any], limits: AskedLimits) -> Iterator[tuple[dict[
         yield from _rows(request, limits)
     except BaseException as error:  # noqa: BLE001 - every end is reported, and this is the last of the process
         # the engine's hints are for who sits before the machine
-        yield {"error": report_of(error, hint="ask for fewer rows or columns")}, b""
+        yield {"error": processes.report_of(error, hint="ask for fewer rows or columns")}, b""
 
 
 def _end_with_parent() -> None:
@@ -503,16 +487,16 @@ def _end_with_parent() -> None:
 def _rows(request: dict[str, Any], limits: AskedLimits) -> Iterator[tuple[dict[str, Any], bytes]]:
     pa.set_cpu_count(limits.threads)
     checked = CheckedSlices(known=request["known"])
-    engine, only = asked_engine(request, memory=limits.memory, checked=checked), request["only"]
+    engine, only = processes.asked_engine(request, memory=limits.memory, checked=checked), request["only"]
     files = WorkspaceFiles(Path(request["workspace"]), only=None if only is None else frozenset(only))
-    query = asked_query(request, files)
+    query = processes.asked_query(request, files)
     if request["describe"]:
         columns, values = engine.describe(query)
         yield {"inputs": [], "more": True}, stream_of(columns, [])
         yield {"inputs": []}, stream_of(values, [])
         return
     result, pieces = engine.run(query), request["pieces"]
-    inputs, began = written_blocks(result.inputs), time.monotonic()
+    inputs, began = processes.written_blocks(result.inputs), time.monotonic()
     rows, size, held = 0, 0, list[pa.RecordBatch]()
     for batch in result.batches():
         rows += batch.num_rows

@@ -33,16 +33,8 @@ from odfchain.storage.fsio import FileState
 from odfchain.storage.http_rules import Deadline, Pieces
 from odfchain.storage.public_layout import HEAD_KEY, ObjectKey, ObjectKind, SignedFile
 from odfchain.storage.store import AbsentError, Incoming, Opened, RawBlock, Store, Transport
+from odfchain.transfer import access_tokens
 from odfchain.transfer import smart_messages as msg
-from odfchain.transfer.access_tokens import (
-    LEFT_SECONDS,
-    AccessToken,
-    PushSession,
-    PushSessions,
-    Right,
-    TokenFile,
-    holder,
-)
 from odfchain.transfer.block_batch import unpacked
 from odfchain.transfer.node_pulls import (
     EXPECT,
@@ -123,8 +115,8 @@ class PushServing(Serving):
 
     side = "Push"
     workspace: WorkspaceFiles
-    sessions: PushSessions
-    session: PushSession
+    sessions: access_tokens.PushSessions
+    session: access_tokens.PushSession
     base: str
     """The URL of the dataset."""
     authorization: str
@@ -197,7 +189,9 @@ class PushServing(Serving):
 
     def begin(self, request: msg.PushRequest) -> msg.Refusal | None:
         """Check that the push may follow the head."""
-        if request.force_update_if_diverged and not self.session.token.may(Right.FORCE, self.session.alias):
+        if request.force_update_if_diverged and not self.session.token.may(
+            access_tokens.Right.FORCE, self.session.alias
+        ):
             raise FlowError(self.refusal(msg.MAY_NOT_OVERWRITE))
         if not 0 < request.transfer_plan.num_blocks <= SMART.blocks:
             raise FlowError(self.refusal(f"A push has 1 to {SMART.blocks} blocks."))
@@ -425,23 +419,23 @@ class Writing:
     problem: Callable[[str], None] = lambda _: None
     refused: Callable[[], None] = lambda: None
     """Is called when a push was refused: what is known here of heads in a store may be the reason."""
-    tokens: TokenFile = field(init=False)
-    sessions: PushSessions = field(default_factory=PushSessions, init=False)
+    tokens: access_tokens.TokenFile = field(init=False)
+    sessions: access_tokens.PushSessions = field(default_factory=access_tokens.PushSessions, init=False)
     threads: ThreadPoolExecutor = field(init=False)
     """For what pushes wait for: a store that is slow must not hold up readers."""
     _looks_at: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        self.tokens = TokenFile(self.workspace.root)
+        self.tokens = access_tokens.TokenFile(self.workspace.root)
         self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="pushes")
 
-    def may_push(self, authorization: str | None, alias: DatasetAlias) -> AccessToken | Status:
+    def may_push(self, authorization: str | None, alias: DatasetAlias) -> access_tokens.AccessToken | Status:
         """The token that a request shows, if it is for pushing to this dataset."""
-        if (token := holder(authorization, self.tokens.list())) is None:
+        if (token := access_tokens.holder(authorization, self.tokens.list())) is None:
             return _UNKNOWN
-        return token if token.may(Right.PUSH, alias) else _FORBIDDEN
+        return token if token.may(access_tokens.Right.PUSH, alias) else _FORBIDDEN
 
-    def still(self, token: AccessToken) -> bool:
+    def still(self, token: access_tokens.AccessToken) -> bool:
         """True if a token has not been revoked."""
         return token in self.tokens.list()
 
@@ -453,7 +447,7 @@ class Writing:
 
     def _remove_left(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            remove_left(self.workspace, int((time.time() - LEFT_SECONDS) * 1e9))
+            remove_left(self.workspace, int((time.time() - access_tokens.LEFT_SECONDS) * 1e9))
         except errors.OdfchainError as error:
             loop.call_soon_threadsafe(self.problem, str(error))
 
@@ -466,7 +460,7 @@ class Writing:
         """
         authorization = fields_of(scope).get("authorization")
         token = self.may_push(authorization, alias)
-        if not isinstance(token, AccessToken):
+        if not isinstance(token, access_tokens.AccessToken):
             await refuse_upgrade(send, *token)
             return
         if own:
@@ -474,7 +468,7 @@ class Writing:
             return
         soon: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
         report = functools.partial(soon, self.problem)
-        session: PushSession | None = None
+        session: access_tokens.PushSession | None = None
         await send({"type": "websocket.accept"})
         closing: Closing | None = _BUSY
         if self.sessions.attend(token):
@@ -499,7 +493,7 @@ class Writing:
         """Handle an upload (PUT): it is taken if an open or recent push names the file."""
         fields = fields_of(scope)
         token = self.may_push(fields.get("authorization"), alias)
-        if not isinstance(token, AccessToken):
+        if not isinstance(token, access_tokens.AccessToken):
             return token
         length = fields.get("content-length", "")
         if not (length.isascii() and length.isdigit()) or "transfer-encoding" in fields:
@@ -534,7 +528,7 @@ class _Conversation:
 
     writing: Writing
     serving: PushServing
-    session: PushSession
+    session: access_tokens.PushSession
     receive: Receive
     send: Send
     expect: Callable[[int], None]
@@ -590,7 +584,7 @@ class _Conversation:
 
 
 async def _receive(
-    writing: Writing, push: PushSession, name: ObjectKey, size: int, receive: Receive
+    writing: Writing, push: access_tokens.PushSession, name: ObjectKey, size: int, receive: Receive
 ) -> Status:
     assert push.folder is not None and push.uploads is not None  # noqa: S101, PT018 - objects were named
     target = arriving(push.folder, name)
@@ -660,7 +654,7 @@ async def _pieces(receive: Receive, refusal: Callable[[], Status | None]) -> Asy
 
 
 async def _take_signature(
-    writing: Writing, alias: DatasetAlias, token: AccessToken, length: int, receive: Receive
+    writing: Writing, alias: DatasetAlias, token: access_tokens.AccessToken, length: int, receive: Receive
 ) -> Status:
     if (head := writing.sessions.awaits(alias, token)) is None:
         return _UNNAMED

@@ -26,15 +26,7 @@ from odfchain.limits import SHARING, FetchLimits
 from odfchain.odf.identity import DatasetId, Multihash, encode_base16
 from odfchain.odf.names import DatasetAlias
 from odfchain.progress import SILENT
-from odfchain.storage import fsio
-from odfchain.storage.bucket_store import (
-    STORE_LIMITS,
-    BucketTransport,
-    Conditions,
-    ConditionsUnknownError,
-    Version,
-    WriteRefusedError,
-)
+from odfchain.storage import bucket_store, fsio
 from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore
 from odfchain.storage.locations import PeerUrl
 from odfchain.storage.public_layout import ObjectKey, ObjectKind, SignedFile
@@ -87,7 +79,7 @@ class Name:
 class SharedNames:
     """The names in a store; `cache` is a file with those that were read before."""
 
-    space: BucketTransport
+    space: bucket_store.BucketTransport
     cache: Path
 
     def all(self) -> list[Name]:
@@ -138,10 +130,10 @@ class SharedNames:
                 hint="run the command again",
             )
 
-    def _read(self, key: str) -> tuple[bytes, Version | None]:
+    def _read(self, key: str) -> tuple[bytes, bucket_store.Version | None]:
         return self.space.find(f"{_FOLDER}/{key}", _BYTES)
 
-    def _write(self, key: str, data: bytes, version: Version | None) -> bytes:
+    def _write(self, key: str, data: bytes, version: bucket_store.Version | None) -> bytes:
         return self.space.settle(f"{_FOLDER}/{key}", data, version, _BYTES)
 
 
@@ -162,9 +154,9 @@ _MARKER_BYTES = 4_096
 _VERSION = 1
 
 
-def make_workspace_at(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
+def make_workspace_at(url: PeerUrl, limits: FetchLimits = bucket_store.STORE_LIMITS) -> bool:
     """The place is a workspace, and its store keeps conditions; says whether it was none before."""
-    space = BucketTransport(url, limits)
+    space = bucket_store.BucketTransport(url, limits)
     made = False
     try:
         data = check_workspace_at(space)
@@ -173,18 +165,18 @@ def make_workspace_at(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
         try:
             space.write_if(_KEY, data, None)
             made = True
-        except ConditionsUnknownError:
+        except bucket_store.ConditionsUnknownError:
             raise _without_conditions(space) from None
-        except WriteRefusedError:  # another writer was faster, or our own request was repeated
+        except bucket_store.WriteRefusedError:  # another writer was faster, or our own request was repeated
             data = check_workspace_at(space)
-    if space.conditions(_KEY, data) != Conditions():
+    if space.conditions(_KEY, data) != bucket_store.Conditions():
         if made:
             space.delete(_KEY)
         raise _without_conditions(space)
     return made
 
 
-def check_workspace_at(space: BucketTransport) -> bytes:
+def check_workspace_at(space: bucket_store.BucketTransport) -> bytes:
     """The marker of a supported workspace at this place."""
     data, _ = space.read(_KEY, _MARKER_BYTES)
     found = json_object(data)
@@ -201,7 +193,7 @@ def check_workspace_at(space: BucketTransport) -> bytes:
     return data
 
 
-def _without_conditions(space: BucketTransport) -> errors.UnsupportedPeerError:
+def _without_conditions(space: bucket_store.BucketTransport) -> errors.UnsupportedPeerError:
     return errors.UnsupportedPeerError(
         f"{space.where}: the store does not keep the conditions of conditional writes, so two writers would "
         "lose each other's commits",
@@ -243,7 +235,7 @@ class _Publish(StoreSync):
         with self.relying():
             try:
                 known[HEAD] = self.new, self.stored.bucket.replace(HEAD, plan.version, self.new)
-            except WriteRefusedError:  # perhaps by our own request, repeated
+            except bucket_store.WriteRefusedError:  # perhaps by our own request, repeated
                 if self.stored.look() != self.new:
                     raise errors.NameCollisionError(
                         f"{self.peer.where}: the dataset was made meanwhile"
@@ -262,12 +254,12 @@ class _Publish(StoreSync):
 class SharedWorkspace(SharedStore):
     """The store behind one workspace folder."""
 
-    def __init__(self, root: Path, url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> None:
+    def __init__(self, root: Path, url: PeerUrl, limits: FetchLimits = bucket_store.STORE_LIMITS) -> None:
         """Nothing is asked of the store yet."""
         self.where = str(url)
         self.executor_files = StoreFiles(url.text)
         self._root, self._url, self._limits = root, url, limits
-        self._space = BucketTransport(url, limits)
+        self._space = bucket_store.BucketTransport(url, limits)
         self._shared_names = SharedNames(self._space, root / "run" / "names.json")
         self._names: list[Name] | None = None
         self._datasets: dict[str, StoredDataset] = {}

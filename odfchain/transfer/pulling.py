@@ -33,6 +33,7 @@ from odfchain.storage.local import HEAD, conflict
 from odfchain.storage.locations import PeerUrl
 from odfchain.storage.public_layout import SignedFile, signature_key
 from odfchain.storage.store import Store
+from odfchain.transfer import sync
 from odfchain.transfer.branch_fetch import BranchFetch, fetching
 from odfchain.transfer.open_peer import open_peer
 from odfchain.transfer.sharing import AliasKind, Sharing, add_alias, check_shareable, id_in, known_place
@@ -58,17 +59,6 @@ from odfchain.transfer.slice_files import (
     unmark,
 )
 from odfchain.transfer.snapshot_objects import bring_newest, object_from
-from odfchain.transfer.sync import (
-    BlockSpool,
-    ChainFetch,
-    Download,
-    PeerLinks,
-    Sync,
-    differ,
-    not_ahead,
-    refuse_another,
-    shortened,
-)
 from odfchain.workspace.config import change_config, read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -179,7 +169,7 @@ def _file_key(alias: DatasetAlias) -> str:
 @contextmanager
 def begin_pull(
     workspace: WorkspaceFiles, peer: Store, alias: DatasetAlias, options: SyncOptions
-) -> Iterator[Sync[Arrived, SyncOutcome]]:
+) -> Iterator[sync.Sync[Arrived, SyncOutcome]]:
     """A pull that has the locks it needs; to be run, or only planned."""
     if (offer := read_offer(peer, options.signature or NO_POLICY)) is None:
         raise errors.DatasetNotFoundError(
@@ -197,11 +187,13 @@ def begin_pull(
     key = _file_key(alias) + ("=" if options.on_demand else "")
     with fsio.locked(incoming / f".lock-{key}"):
         if (here := workspace.present(alias)) is None:
-            download = Download(peer, incoming / key, options.parallel, options.progress)
+            download = sync.Download(peer, incoming / key, options.parallel, options.progress)
             folder = download.area / "dataset"
             DatasetFiles.create_folders(folder, alias)
             # an attempt that died may have left a head: nothing is believed of it
-            fetch = ChainFetch(DatasetFiles.open(folder), download, BlockSpool(folder / "blocks"), ())
+            fetch = sync.ChainFetch(
+                DatasetFiles.open(folder), download, sync.BlockSpool(folder / "blocks"), ()
+            )
             yield _NewCopy(fetch, offer.head, options, workspace, offer)
             return
         if options.dataset_id not in (None, here.id):
@@ -211,8 +203,8 @@ def begin_pull(
             )
         shutil.rmtree(incoming / key, ignore_errors=True)  # of a pull that died as the dataset appeared
         with fsio.locked(lock_path(here)):
-            download = Download(peer, incoming_folder(here), options.parallel, options.progress)
-            fetch = ChainFetch(here, download, BlockSpool(download.area / "blocks"), [HEAD])
+            download = sync.Download(peer, incoming_folder(here), options.parallel, options.progress)
+            fetch = sync.ChainFetch(here, download, sync.BlockSpool(download.area / "blocks"), [HEAD])
             yield _Copy(fetch, offer.head, options, workspace, offer)
 
 
@@ -231,10 +223,10 @@ class Arrived:
 
 
 @dataclass
-class _Pull(Sync[Arrived, SyncOutcome]):
+class _Pull(sync.Sync[Arrived, SyncOutcome]):
     """A pull of the head or of a branch into a dataset's folder."""
 
-    fetch: ChainFetch
+    fetch: sync.ChainFetch
     head: Multihash
     options: SyncOptions
 
@@ -268,7 +260,7 @@ class _HeadPull(_Pull):
         self.statements = Examination(self.workspace, self.peer, self.offer, policy, self.options.force)
 
     @contextmanager
-    def _reading(self, known: int = -1, newest: Multihash | None = None) -> Iterator[PeerLinks]:
+    def _reading(self, known: int = -1, newest: Multihash | None = None) -> Iterator[sync.PeerLinks]:
         """The peer's chain, of which the blocks were received that are not here; `newest` is."""
         try:
             with self.fetch.links() as links:
@@ -303,11 +295,11 @@ class _HeadPull(_Pull):
         if self.fetch.common is not None and self.dataset.chain.contains(seen.head):
             found = self.fetch.compared(self.head, seen.head)
             counted = found if isinstance(found, Behind | Diverged) else counted
-        raise differ(
+        raise sync.differ(
             (self.head, seen.head, counted),
             f"{self.peer.where} offers {'an older' if lower else 'another'} chain than was seen before: its "
-            f"head is block {number:,} {shortened(self.head)}, the newest block seen is "
-            f"{seen.sequence_number:,} {shortened(seen.head)}"
+            f"head is block {number:,} {sync.shortened(self.head)}, the newest block seen is "
+            f"{seen.sequence_number:,} {sync.shortened(seen.head)}"
             + ("" if lower else ", which it does not contain"),
             "the peer may be out of date or forged: ask its owner, try another; --force accepts its chain",
         )
@@ -407,10 +399,10 @@ class _Copy(_HeadPull):
             dataset.shared.signed(dataset.folder, HEAD)
         return self._done(plan, dataset)
 
-    def _guard(self, links: PeerLinks, old: Multihash, found: Comparison) -> None:
+    def _guard(self, links: sync.PeerLinks, old: Multihash, found: Comparison) -> None:
         dataset, name = self.dataset, str(self.dataset.alias)
         if isinstance(found, Diverged) and found.common is None:
-            refuse_another(
+            sync.refuse_another(
                 (self.head, old, found),
                 self.peer.where,
                 links.seed(),
@@ -426,7 +418,9 @@ class _Copy(_HeadPull):
             if seen is not None:
                 self._refuse_rollback(seen)
             if isinstance(found, Behind | Diverged) and not self.options.force:
-                raise not_ahead((self.head, old, found), self.peer.where, name, pull=True, hint=_WAYS_OUT)
+                raise sync.not_ahead(
+                    (self.head, old, found), self.peer.where, name, pull=True, hint=_WAYS_OUT
+                )
 
 
 # Branches: nothing is remembered of them, and nothing but their head is signed.
@@ -516,7 +510,7 @@ class _BranchPull(_Pull):
         else:
             rename = f"`odfchain branch rename {self.dataset.alias} {branch} my-{branch}`"
             hint = f"{rename}, then pull again and merge the two; or give its blocks up with --force"
-        return not_ahead((self.head, old, found), self.peer.where, name, pull=True, hint=hint)
+        return sync.not_ahead((self.head, old, found), self.peer.where, name, pull=True, hint=hint)
 
 
 # A fetch: slices of a chain that is here, from any mirror.
@@ -554,7 +548,7 @@ def fetch_missing(
     None is stored before all were received. When nothing is missing any more, on branches neither, the copy
     is whole, and later pulls keep it so.
     """
-    download = Download(peer, incoming_folder(dataset), parallel, progress)
+    download = sync.Download(peer, incoming_folder(dataset), parallel, progress)
     with fsio.locked(lock_path(dataset)):
         wanted = absent(dataset, selection.of(data_objects(dataset)))
         skipped = unknown = 0

@@ -60,17 +60,8 @@ from odfchain.storage.public_layout import (
     encode_names,
     ref_key,
 )
+from odfchain.transfer import node_pulls
 from odfchain.transfer.access_tokens import Reader, TokenFile, holder
-from odfchain.transfer.node_pulls import (
-    Message,
-    PullServing,
-    Receive,
-    Send,
-    answer_pull,
-    base_of,
-    fields_of,
-    refuse_upgrade,
-)
 from odfchain.transfer.repositories import INDEX_VERSION, RepositoryEntry, RepositoryIndex
 from odfchain.transfer.smart_messages import VERSION
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -361,7 +352,7 @@ UNKNOWN = "The token is not known here."
 _NO_PASSWORDS = "There are no passwords here: the operator of this node makes tokens (odfchain token create)."
 
 
-def answer_platform(path: str, scope: Message, tokens: TokenFile) -> _Answer:
+def answer_platform(path: str, scope: node_pulls.Message, tokens: TokenFile) -> _Answer:
     """The answer to one of these paths."""
     method = scope["method"]
     if path == _LOGIN:
@@ -414,7 +405,9 @@ class Repository:
         # Chains keep caches that are for one thread; a request that asks one waits for the others.
         self._chains = threading.Lock()
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self, scope: node_pulls.Message, receive: node_pulls.Receive, send: node_pulls.Send
+    ) -> None:
         """Answer one request; an exception is answered with 500 and passed to `problem`."""
         if self._writing is not None:
             self._writing.look_for_left()
@@ -442,29 +435,31 @@ class Repository:
             if answer.file is not None:
                 answer.file.close()
 
-    async def _converse(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _converse(
+        self, scope: node_pulls.Message, receive: node_pulls.Receive, send: node_pulls.Send
+    ) -> None:
         *parts, last = _path(scope).split("/")
-        reader, fields = self._reader(scope), fields_of(scope)
-        base = base_of(scope, fields, last, behind_proxy=self._behind_proxy)
+        reader, fields = self._reader(scope), node_pulls.fields_of(scope)
+        base = node_pulls.base_of(scope, fields, last, behind_proxy=self._behind_proxy)
         ref = _ref("/".join(parts)) if last in ("pull", "push") else None
         dataset = self._dataset(ref, reader)
         alias = dataset.alias if dataset is not None else ref
         if reader is None and last != "push":
-            await refuse_upgrade(send, 401, UNKNOWN)
+            await node_pulls.refuse_upgrade(send, 401, UNKNOWN)
         elif fields.get(VERSION[0]) != VERSION[1]:
-            await refuse_upgrade(send, 400, "Incompatible client version")
+            await node_pulls.refuse_upgrade(send, 400, "Incompatible client version")
         elif last == "push" and self._writing is None:
-            await refuse_upgrade(send, 403, "datasets here can only be read")
+            await node_pulls.refuse_upgrade(send, 403, "datasets here can only be read")
         elif last == "push" and self._writing is not None and isinstance(alias, DatasetAlias) and base:
             own = dataset is not None and self._workspace.has_key(dataset.id)
             await self._writing.answer_push(alias, base, own=own, scope=scope, receive=receive, send=send)
         elif last == "pull" and dataset is not None and reader is not None and base:
-            serving = PullServing(dataset, self._chains, base, fields.get("authorization"))
-            await answer_pull(serving, reader, receive, send)
+            serving = node_pulls.PullServing(dataset, self._chains, base, fields.get("authorization"))
+            await node_pulls.answer_pull(serving, reader, receive, send)
         else:
-            await refuse_upgrade(send, 404, "Dataset not found")
+            await node_pulls.refuse_upgrade(send, 404, "Dataset not found")
 
-    async def _put(self, writing: Writing, scope: Message, receive: Receive) -> _Answer:
+    async def _put(self, writing: Writing, scope: node_pulls.Message, receive: node_pulls.Receive) -> _Answer:
         parts = _path(scope).split("/")
         where, key, name = _key(parts)
         ref = _ref("/".join(parts[:where]))
@@ -475,7 +470,7 @@ class Repository:
         status, text = await writing.take_file(alias, str(name or key), scope, receive)
         return _plain(status, f"{text}\n")
 
-    async def _answer(self, scope: Message) -> _Answer:
+    async def _answer(self, scope: node_pulls.Message) -> _Answer:
         path = _path(scope)
         if path in PLATFORM:
             return answer_platform(path, scope, self._anyone.tokens)
@@ -527,7 +522,7 @@ class Repository:
         hint = await asyncio.to_thread(hinted)
         return _current(scope, _TEXT, hint, str(head)) if hint else _NOT_FOUND
 
-    def _reader(self, scope: Message) -> Reader | None:
+    def _reader(self, scope: node_pulls.Message) -> Reader | None:
         return self._anyone.showing(header_field(scope["headers"], b"authorization"))
 
     def _dataset(self, ref: DatasetRef | None, reader: Reader | None) -> DatasetFiles | None:
@@ -565,7 +560,7 @@ def _for_one(answer: _Answer) -> _Answer:
     return replace(answer, headers=(*headers, _BY_TOKEN))
 
 
-def _path(scope: Message) -> str:
+def _path(scope: node_pulls.Message) -> str:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.decode("latin-1").removeprefix("/")
 
@@ -600,7 +595,7 @@ def _start(dataset: DatasetFiles, key: str, count: int) -> bytes | None:
         file.close()
 
 
-def _current(scope: Message, kind: bytes, body: bytes, tag: str | None = None) -> _Answer:
+def _current(scope: node_pulls.Message, kind: bytes, body: bytes, tag: str | None = None) -> _Answer:
     tag = f'"{tag or hash_bytes(body)}"'
     headers = ((b"etag", tag.encode()), _ASK_AGAIN, _NOSNIFF)
     if not_modified(header_field(scope["headers"], b"if-none-match"), tag):
@@ -610,7 +605,7 @@ def _current(scope: Message, kind: bytes, body: bytes, tag: str | None = None) -
     return _Answer(200, ((b"content-type", kind), *headers, policy), body)
 
 
-def _object(dataset: DatasetFiles, key: ObjectKey, scope: Message) -> _Answer:
+def _object(dataset: DatasetFiles, key: ObjectKey, scope: node_pulls.Message) -> _Answer:
     file = OpenFile.find(dataset.folder, key.kind.value, str(key.name))
     if file is None:
         return _NOT_FOUND
@@ -639,7 +634,7 @@ def _object(dataset: DatasetFiles, key: ObjectKey, scope: Message) -> _Answer:
     return _Answer(206, (*headers, (b"content-range", where)), file=file, part=part)
 
 
-async def _respond(answer: _Answer, scope: Message, send: Send) -> None:
+async def _respond(answer: _Answer, scope: node_pulls.Message, send: node_pulls.Send) -> None:
     headers = list(answer.headers)
     if answer.status != 304:
         headers.append((b"content-length", b"%d" % answer.length))

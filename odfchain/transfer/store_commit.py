@@ -40,16 +40,9 @@ from odfchain.transfer.pulling import SyncOptions, SyncStatus, pull_branch_from,
 from odfchain.transfer.slice_files import objects_of, store_of
 from odfchain.transfer.store_garbage import LIFE, Leases
 from odfchain.transfer.sync import Sync, with_answers
+from odfchain.workspace import points
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import FetchedBranches, merged_names
-from odfchain.workspace.points import (
-    branch_names,
-    is_referenced,
-    keep_reachable,
-    lock_path,
-    overwritten_name,
-    remove_branch,
-)
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 # A dataset in a store that machines share.
@@ -154,7 +147,7 @@ class StoredDataset:
         """The blocks up to a head in the store are here, checked; no reference leads to them."""
         dataset = self.on()
         fetched = fetching(dataset, self.peer(), SHARING.parallel, SILENT)
-        with fsio.locked(lock_path(dataset)), fetched as fetch:
+        with fsio.locked(points.lock_path(dataset)), fetched as fetch:
             fetch.read(head)
             fetch.store()
         self.is_open = True  # a look at all datasets need not pull it
@@ -171,7 +164,7 @@ class StoredDataset:
     def follow(self, ref: str) -> None:
         """After a conflict: fetch the other writer's blocks."""
         dataset = self.on(ref)
-        with fsio.try_locked(lock_path(dataset)) as free:
+        with fsio.try_locked(points.lock_path(dataset)) as free:
             pass
         # the lock's holder commits, meets the conflict and retries by itself
         if not free:
@@ -224,7 +217,9 @@ class StoredDataset:
     def listed_branches(self) -> list[str]:
         """The names of branches in the store, and of those that are here: a listing may lag."""
         listed = self._space.listed(f"datasets/{self.folder.name}/refs", SHARING.shared_names)
-        return sorted({each.key for each in listed if is_branch_name(each.key)} | {*branch_names(self.on())})
+        return sorted(
+            {each.key for each in listed if is_branch_name(each.key)} | {*points.branch_names(self.on())}
+        )
 
     def follow_branches(self, names: Sequence[str]) -> dict[str, errors.OdfchainError]:
         """Branches are here as the store has them; returns those that are damaged."""
@@ -270,15 +265,15 @@ class StoredDataset:
                 warn(text)
             if here is None or outcome.status is not SyncStatus.OVERWRITTEN or _is_needed(branch, here):
                 return
-            kept = f"which stays under refs/{overwritten_name(here)}"
+            kept = f"which stays under refs/{points.overwritten_name(here)}"
             at = f"{branch.label}: the branch in {peer.where}"
             warn(f"{at} does not continue what was seen here, {kept}")
             return
-        with fsio.locked(lock_path(branch)):
+        with fsio.locked(points.lock_path(branch)):
             if (here := branch.chain.head()) is not None:
                 if not _is_needed(branch, here):
-                    keep_reachable(branch, here)
-                remove_branch(branch, here)
+                    points.keep_reachable(branch, here)
+                points.remove_branch(branch, here)
                 FetchedBranches(branch).rename(ref, None)
 
     # --- commits -------------------------------------------------------------------------------------
@@ -303,11 +298,11 @@ class StoredDataset:
 
 
 def _is_needed(branch: DatasetFiles, block: Multihash) -> bool:
-    for on in [branch.on(ref) for ref in (HEAD, *branch_names(branch)) if ref != branch.ref]:
+    for on in [branch.on(ref) for ref in (HEAD, *points.branch_names(branch)) if ref != branch.ref]:
         head = on.chain.head()
         merges = on.chain.nearest_all(MERGE)
         if head is not None and (
-            is_referenced(on, block, head=head)
+            points.is_referenced(on, block, head=head)
             or any(block in merged_names(merge.block.event)[:1] for merge in merges)
         ):
             return True

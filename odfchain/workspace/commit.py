@@ -21,16 +21,8 @@ from typing import TypeVar
 
 from odfchain.chain.chain import link_blocks
 from odfchain.errors import RefConflictError
+from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import schema_of_event
-from odfchain.odf.events import (
-    AddData,
-    DatasetVocabulary,
-    DataSlice,
-    ExecuteTransform,
-    MetadataEvent,
-    SetDataSchema,
-    SetVocab,
-)
 from odfchain.odf.identity import Multihash
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.times import Timestamp
@@ -76,7 +68,7 @@ class Proposed:
 
     dataset: DatasetFiles
     state: DatasetState
-    events: Sequence[MetadataEvent]
+    events: Sequence[ev.MetadataEvent]
     staged: Sequence[StagedFile] = ()
 
     def last(self, kind: type[E]) -> E | None:
@@ -84,21 +76,21 @@ class Proposed:
         return next((event for event in reversed(self.events) if isinstance(event, kind)), None)
 
     @property
-    def vocabulary(self) -> DatasetVocabulary:
+    def vocabulary(self) -> ev.DatasetVocabulary:
         """The names of the system columns then."""
-        named = self.last(SetVocab)
-        return self.state.vocabulary if named is None else DatasetVocabulary.from_event(named)
+        named = self.last(ev.SetVocab)
+        return self.state.vocabulary if named is None else ev.DatasetVocabulary.from_event(named)
 
     @property
     def schema(self) -> DataSchema | None:
         """The declared columns then."""
-        event = self.last(SetDataSchema)
+        event = self.last(ev.SetDataSchema)
         return self.state.schema if event is None else schema_of_event(event.raw_arrow_schema, event.schema)
 
     @property
-    def added(self) -> list[DataSlice]:
+    def added(self) -> list[ev.DataSlice]:
         """The new slices."""
-        data = (each.new_data for each in self.events if isinstance(each, AddData | ExecuteTransform))
+        data = (each.new_data for each in self.events if isinstance(each, ev.AddData | ev.ExecuteTransform))
         return [each for each in data if each is not None]
 
 
@@ -127,7 +119,7 @@ def both(first: CommitCheck, second: CommitCheck) -> CommitCheck:
 def commit(
     dataset: DatasetFiles,
     state: DatasetState,
-    events: Sequence[MetadataEvent],
+    events: Sequence[ev.MetadataEvent],
     slices: Sequence[StagedFile],
     *,
     checkpoints: Sequence[StagedFile] = (),
