@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -131,8 +131,8 @@ class _Run(contextlib.ExitStack):
 
     def add_input(self, given: TransformRequestInput) -> None:
         """The view of an input: the records of its interval in the order of their offsets."""
-        with _reading(given.query_alias):
-            schema = slice_schema(from_arrow(pq.read_schema(given.schema_file).remove_metadata()))
+        _, read = read_footer(Path(given.schema_file))
+        schema = slice_schema(from_arrow(read.remove_metadata()))
         interval = given.offset_interval
         paths = [Path(path) for path in given.data_paths] if interval is not None else []
         frame = self._frame(schema, paths)
@@ -146,8 +146,7 @@ class _Run(contextlib.ExitStack):
 
     def add_files(self, alias: str, paths: Sequence[Path]) -> None:
         """The table of Parquet files that have one schema."""
-        with _reading(alias):
-            schema = plain_schema(pq.read_schema(paths[0]).remove_metadata())
+        schema = plain_schema(read_footer(paths[0])[1].remove_metadata())
         self._given(alias, self._frame(schema, paths))
 
     def result(self, transform: Transform) -> df.DataFrame:
@@ -250,8 +249,7 @@ def _are_all(paths: Sequence[Path], offset: str, interval: OffsetInterval) -> bo
     # True if files have the records of the interval alone, in order, as their footers say
     rows = 0
     for path in paths:
-        with _reading(path.name):
-            stats = footer_stats(*read_footer(path), columns={quoted_column(offset)})
+        stats = footer_stats(*read_footer(path), columns={quoted_column(offset)})
         found = stats.column(quoted_column(offset))
         place = interval.start + rows
         if found is None or (found.low, found.high) != (place, place + stats.row_count - 1):
@@ -281,7 +279,7 @@ def _written(
             if names.operation_type_column not in table.schema.names:
                 made[names.operation_type_column] = np.zeros(len(table), np.uint8)
             columns = [
-                pa.chunked_array([made[field.name]], field.type)
+                pa.array(made[field.name], field.type)
                 if field.name in made
                 else _column(table.column(field.name), field)
                 for field in arrow
@@ -299,11 +297,10 @@ def _written(
     return rows
 
 
-def _column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+def _column(column: pa.ChunkedArray, field: pa.Field) -> Any:
     # what is nested is checked within one array
     nested = column.combine_chunks() if pa.types.is_nested(column.type) else column
-    cast = cast_column(nested, field)
-    return cast if isinstance(cast, pa.ChunkedArray) else pa.chunked_array([cast])
+    return cast_column(nested, field)
 
 
 def _check_operations(column: pa.ChunkedArray, names: DatasetVocabulary) -> None:
@@ -335,16 +332,6 @@ def _watermark(inputs: Sequence[TransformRequestInput]) -> Timestamp | None:
     marks = [max((w.event_time for w in each.explicit_watermarks), default=None) for each in inputs]
     known = [mark for mark in marks if mark is not None]
     return min(known, default=None) if len(known) == len(marks) else None
-
-
-@contextlib.contextmanager
-def _reading(alias: str) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError, SchemaError) as error:
-        raise EngineError(
-            f"input {one_line(alias)}: a file cannot be read: {one_line(str(error))}"
-        ) from error
 
 
 _SKIPPED = re.compile(r"""'[^']*+'?|"[^"]*+"?|--[^\n]*+|/\*(?s:.)*?(?:\*/|\Z)""")
