@@ -1,7 +1,8 @@
 # make demo   sets up what is needed and carries two real datasets through the ledger
 # make test   sets up what is needed and runs the tests
 # make soak   runs the slow corners: long property tests, thousands of mutations, each type of columns alone
-#             (one of them asks Azurite: npm install --global azurite@3.37.0; images need apt-get install podman runc)
+#             (one of them asks Azurite: npm install --global azurite@3.37.0; images need apt-get install podman runc),
+#             and writes build/soak-report.json; PROFILE=long: ten times as many examples, for a look before a release
 # make coverage  runs the tests and shows which share of each package they run, beside its floor (half an hour)
 # make house  measures the structure: lines, arrows, circles, names, start-up (BEFORE=COMMIT puts an older tree beside it,
 #             WITH="--bench all --tests" the benchmarks and the tests of both)
@@ -29,8 +30,14 @@ demo: $(VENV)/demo.stamp
 test: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest
 
+PROFILE = short
+EXAMPLES_short := soak
+EXAMPLES_long := deep
+EXAMPLES = $(or $(EXAMPLES_$(PROFILE)),$(error PROFILE is short or long))
+
 soak: $(VENV)/dev.stamp
-	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-soak} $(BIN)/python -m pytest -m 'soak or hypothesis'
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-$(EXAMPLES)} $(BIN)/python -m pytest -m 'soak or hypothesis' \
+		-p tests.kit.soak_report --soak-report build/soak-report.json
 
 coverage: $(VENV)/dev.stamp
 	@$(BIN)/python -m pip install -q 'pytest-cov>=7'
