@@ -171,11 +171,16 @@ def every_length(data: bytes) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("kind", ["blocks", "reference", "signature", "attestations"])
-def test_every_flipped_bit_is_found_and_its_file_named(make: Make, kind: str) -> None:
+def test_every_flipped_bit_is_found_and_its_file_named(
+    make: Make, kind: str, record_property: Callable[[str, object], None]
+) -> None:
+    flipped = 0
     for path in files_of(kind, make):
         data = path.read_bytes()
         check = names_other_head if kind == "reference" else is_named
         assert damaged(path, every_bit(data), check) == 8 * len(data)
+        flipped += 8 * len(data)
+    record_property("bits", flipped)
 
 
 @pytest.mark.parametrize("kind", ["data", "checkpoints"])
@@ -185,11 +190,16 @@ def test_2000_flipped_bits_are_found_and_their_file_named(make: Make, kind: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_length_is_found_and_its_file_named(make: Make, kind: str) -> None:
+def test_every_length_is_found_and_its_file_named(
+    make: Make, kind: str, record_property: Callable[[str, object], None]
+) -> None:
     """Shorter ones down to nothing, and one byte more."""
+    lengths = 0
     for path in files_of(kind, make):
         data = path.read_bytes()
         assert damaged(path, [*every_length(data), data + b"x"]) == len(data) + 1
+        lengths += len(data) + 1
+    record_property("lengths", lengths)
 
 
 def test_a_damaged_block_accuses_nothing_that_it_names(make: Make) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -141,7 +141,7 @@ def test_case_54_a_fetched_branch_is_verified_before_it_is_merged(
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_case_58_a_merge_that_is_killed_anywhere_leaves_the_old_or_the_new_head(
-    tmp_path: Path, step: int
+    tmp_path: Path, step: int, record_property: Callable[[str, object], None]
 ) -> None:
     template = tmp_path / "template"
     scene = made_scene(template, **CASE)
@@ -149,7 +149,9 @@ def test_case_58_a_merge_that_is_killed_anywhere_leaves_the_old_or_the_new_head(
     (template / "workspace").rename(template.with_name("ready"))
     old = Workspace.open(tmp_path / "ready")["d"].head
     seen = set()
-    for files in killed_everywhere(tmp_path / "ready", tmp_path / "killed", "merge", step):
+    copies = killed_everywhere(tmp_path / "ready", tmp_path / "killed", "merge", step)
+    record_property("kills", len(copies))
+    for files in copies:
         dataset = Workspace(files)["d"]
         new = dataset.head
         assert dataset.verify().ok

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,9 @@ def test_the_slower_of_two_writers_changes_nothing(dataset: DatasetFiles) -> Non
 
 
 @pytest.mark.parametrize(("error", "forever"), [(errno.ENOSPC, True), (errno.EIO, False)])
-def test_a_fault_at_any_system_call(tmp_path: Path, error: int, forever: bool) -> None:
+def test_a_fault_at_any_system_call(
+    tmp_path: Path, error: int, forever: bool, record_property: Callable[[str, object], None]
+) -> None:
     with faulty(None) as counter:
         run(make_dataset(tmp_path / "count"), b"data")
     refused = 0
@@ -83,9 +86,12 @@ def test_a_fault_at_any_system_call(tmp_path: Path, error: int, forever: bool) -
         state = DatasetState.read(dataset.chain)
         assert dataset.data.get(state.slices()[-1].slice.physical_hash) == b"more"
     assert refused > 10
+    record_property("calls", counter.count)
 
 
-def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_the_old_or_the_new_state(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """SIGKILL at system call n, for every n: a reader never sees anything half-done, and of two slices both."""
     before = head_of(root(new_workspace(tmp_path / "template")))
     old = []
@@ -102,3 +108,4 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path: Path) -> None
         assert names(dataset.folder / "staging") == set(), "what the dead left behind is gone too"
     assert old[:-1].count(True) > 3
     assert False in old[:-1]
+    record_property("kills", len(old) - 1)

@@ -10,6 +10,7 @@ import contextlib
 import random
 import struct
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -56,7 +57,8 @@ def read_everything(data: bytes) -> bool:
 
 
 @pytest.mark.parametrize("data", fixture_blocks(), ids=lambda d: f"{len(d)}-{d[24]}{d[40:44].hex()}")
-def test_every_bit_flip_of_a_fixture(data: bytes) -> None:
+def test_every_bit_flip_of_a_fixture(data: bytes, record_property: Callable[[str, object], None]) -> None:
+    record_property("bits", 8 * len(data))
     assert read_everything(data)
     for index in range(len(data)):
         for bit in range(8):

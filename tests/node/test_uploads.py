@@ -7,7 +7,7 @@ import http.client
 import socket
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -84,13 +84,21 @@ def sent_once(sending: tuple[Path, Crowd, str], clients: int, posts: int, kills:
     assert dataset.verify().ok
 
 
-def test_each_body_is_recorded_once(sending: tuple[Path, Crowd, str]) -> None:
+def test_each_body_is_recorded_once(
+    sending: tuple[Path, Crowd, str], record_property: Callable[[str, object], None]
+) -> None:
     sent_once(sending, **case(44)["small"], what="a")
+    record_property("bodies", case(44)["small"]["posts"])
+    record_property("kills", case(44)["small"]["kills"])
 
 
 @pytest.mark.soak
-def test_each_of_a_thousand_bodies_is_recorded_once(sending: tuple[Path, Crowd, str]) -> None:
+def test_each_of_a_thousand_bodies_is_recorded_once(
+    sending: tuple[Path, Crowd, str], record_property: Callable[[str, object], None]
+) -> None:
     sent_once(sending, **case(44)["whole"], what="b")
+    record_property("bodies", case(44)["whole"]["posts"])
+    record_property("kills", case(44)["whole"]["kills"])
 
 
 def test_what_was_accepted_is_recorded_or_answered_when_the_node_ends(

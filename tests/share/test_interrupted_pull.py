@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,7 +157,7 @@ def measured(client: Client, folder: Path, *, older: bool) -> Start:
     "older", [pytest.param(False, id="new"), pytest.param(True, id="update", marks=pytest.mark.soak)]
 )
 def test_a_pull_that_is_killed_and_run_again_ends_in_the_same_head(
-    older: bool, client: Client, tmp_path: Path
+    older: bool, client: Client, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     start = measured(client, tmp_path / "start", older=older)
     killer = Killer(client, random.Random(older))
@@ -189,3 +189,4 @@ def test_a_pull_that_is_killed_and_run_again_ends_in_the_same_head(
             assert list((workspace / ".odfchain" / "incoming").glob("[!.]*")) == []
         shutil.rmtree(workspace)
     assert after[OLDER.head if older else None] > attempts // 4, "many of them came before the end"
+    record_property("kills", killer.kills.total())

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,9 @@ def everything(objects: LocalObjectStore, refs: LocalRefStore, staged: Path) -> 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EMFILE])
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
-def test_every_failing_call(tmp_path: Path, error: int, forever: bool) -> None:
+def test_every_failing_call(
+    tmp_path: Path, error: int, forever: bool, record_property: Callable[[str, object], None]
+) -> None:
     with faulty(None) as counter:
         everything(*stores(tmp_path / "clean"), tmp_path / "clean" / "staged")
     assert counter.count > 20
@@ -149,6 +152,7 @@ def test_every_failing_call(tmp_path: Path, error: int, forever: bool) -> None:
         refs.compare_and_swap("head", head, B)
         assert refs.get("head") == B
     assert fired > 15, "the faults did not fire"
+    record_property("faults", fired)
 
 
 def test_a_real_full_device() -> None:

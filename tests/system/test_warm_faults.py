@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -134,7 +134,9 @@ def trouble(env: dict[str, str], package: Path) -> Iterator[list[str]]:
 
 
 @pytest.mark.soak
-def test_what_was_acknowledged_is_there(tmp_path: Path) -> None:
+def test_what_was_acknowledged_is_there(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """And what was not is not; no fault of the engine needs advice, or leaves anything behind."""
     with one_session() as env:
         package = copied_package(tmp_path)
@@ -155,6 +157,8 @@ def test_what_was_acknowledged_is_there(tmp_path: Path) -> None:
             assert rows == client.acknowledged
             assert dataset.verify().ok
             assert [path.name for path in (dataset.path / "staging").iterdir()] == [".lock"]
+        record_property("acknowledged", sum(len(c.acknowledged) for c in clients))
+        record_property("faults", len(done))
         print(f"{sum(len(c.acknowledged) for c in clients)} acknowledged,", *done)
         print(*{text for c in clients for text in c.refused})
         if "upgraded" in done:

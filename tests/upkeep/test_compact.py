@@ -412,11 +412,15 @@ def test_a_slice_that_is_not_what_its_block_says_is_not_merged(
     assert [p for p in (dataset.folder / "staging").iterdir() if p.name != ".lock"] == []
 
 
-def test_killed_at_any_moment_the_dataset_is_as_before_or_as_after(tmp_path: Path) -> None:
+def test_killed_at_any_moment_the_dataset_is_as_before_or_as_after(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     dataset = root(new_workspace(tmp_path / "template"), slices=3)
     old, before = head_of(dataset), records(dataset)
     heads = set()
-    for killed in killed_everywhere(tmp_path / "template", tmp_path / "killed", "hard", step=2):
+    copies = killed_everywhere(tmp_path / "template", tmp_path / "killed", "hard", step=2)
+    record_property("kills", len(copies))
+    for killed in copies:
         found = killed.dataset("cities")
         assert records(found).equals(before)
         assert everything(found)
@@ -470,11 +474,15 @@ def test_a_taken_name_and_a_derivative_are_refused(workspace: WorkspaceFiles) ->
         Workspace(workspace)["derived"].plan_soft_compact("other")
 
 
-def test_killed_at_any_moment_there_is_a_whole_new_dataset_or_none(tmp_path: Path) -> None:
+def test_killed_at_any_moment_there_is_a_whole_new_dataset_or_none(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     dataset = root(new_workspace(tmp_path / "template"), slices=3)
     before = records(dataset)
     made = set()
-    for killed in killed_everywhere(tmp_path / "template", tmp_path / "killed", "soft", step=3):
+    copies = killed_everywhere(tmp_path / "template", tmp_path / "killed", "soft", step=3)
+    record_property("kills", len(copies))
+    for killed in copies:
         assert records(killed.dataset("cities")).equals(before)
         names = {str(found.alias) for found in killed.datasets()}
         made.add("fewer" in names)

@@ -395,7 +395,9 @@ def test_a_reference_that_says_its_block_in_its_name_is_restored(
 # --- crashes and the command -----------------------------------------------------------------------------
 
 
-def test_killed_at_any_moment_every_file_is_as_before_or_good(tmp_path: Path) -> None:
+def test_killed_at_any_moment_every_file_is_as_before_or_good(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     workspace = new_workspace(tmp_path / "template")
     dataset = root(workspace, slices=2)
     Sharing(workspace).push("cities", (tmp_path / "copy").as_uri())
@@ -406,7 +408,9 @@ def test_killed_at_any_moment_every_file_is_as_before_or_good(tmp_path: Path) ->
         flip(path)
         bad[path.name] = path.read_bytes()
     shutil.copytree(tmp_path / "copy", tmp_path / "template" / "copy")
-    for killed in killed_everywhere(tmp_path / "template", tmp_path / "killed", "fsck", step=2):
+    copies = killed_everywhere(tmp_path / "template", tmp_path / "killed", "fsck", step=2)
+    record_property("kills", len(copies))
+    for killed in copies:
         found = killed.dataset("cities")
         for path in (slice_, block):
             here = found.folder / path.parent.name / path.name

@@ -351,7 +351,9 @@ def test_transactions_that_use_old_objects_again_keep_them(local: LocalDataset, 
     assert removed > 0
 
 
-def test_killed_at_any_moment_it_has_removed_nothing_that_is_needed(tmp_path: Path) -> None:
+def test_killed_at_any_moment_it_has_removed_nothing_that_is_needed(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     workspace = new_workspace(tmp_path / "template")
     dataset = root(workspace, slices=4)
     keep_reachable(dataset, head_of(dataset))
@@ -359,7 +361,9 @@ def test_killed_at_any_moment_it_has_removed_nothing_that_is_needed(tmp_path: Pa
     dataset.set_head(target, expected=head_of(dataset))
     dataset.data.put(b"garbage")
     left = set()
-    for killed in killed_everywhere(tmp_path / "template", tmp_path / "killed", "gc"):
+    copies = killed_everywhere(tmp_path / "template", tmp_path / "killed", "gc")
+    record_property("kills", len(copies) - 1)
+    for killed in copies:
         found = killed.dataset("cities")
         assert everything(found)
         assert head_of(found) == target

@@ -299,11 +299,15 @@ def test_a_copy_that_went_back_still_refuses_a_peer_that_does(
 # --- crashes and the command -----------------------------------------------------------------------------
 
 
-def test_killed_at_any_moment_the_head_is_the_old_or_the_new_one(tmp_path: Path) -> None:
+def test_killed_at_any_moment_the_head_is_the_old_or_the_new_one(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     dataset = root(new_workspace(tmp_path / "template"), slices=SLICES)
     old, new = hashes(dataset)[-1], hashes(dataset)[3]
     seen = set()
-    for killed in killed_everywhere(tmp_path / "template", tmp_path / "killed", "reset"):
+    copies = killed_everywhere(tmp_path / "template", tmp_path / "killed", "reset")
+    record_property("kills", len(copies) - 1)
+    for killed in copies:
         found = killed.dataset("cities")
         assert head_of(found) in (old, new)
         if head_of(found) == new:
