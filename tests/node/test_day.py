@@ -12,6 +12,7 @@ import statistics
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -31,7 +32,9 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 @pytest.mark.soak  # the small one takes a minute, most of it the start of Java
 @pytest.mark.parametrize("name", ["small", "full"])
-def test_a_day_of_a_node(tmp_path: Path, class_archive: Path | None, name: str) -> None:
+def test_a_day_of_a_node(
+    tmp_path: Path, class_archive: Path | None, name: str, record_property: Callable[[str, object], None]
+) -> None:
     scene, source, began = FORMS["scenes"][name], Source(), time.monotonic()
     with one_session() as env, Server(source) as server:
         (none := tmp_path / "none").touch()
@@ -52,6 +55,8 @@ def test_a_day_of_a_node(tmp_path: Path, class_archive: Path | None, name: str) 
     }
     figures = {"seconds": round(time.monotonic() - began), "resident_kib": resident, **latencies(day)}
     keep(name, figures | found)
+    for key in ("deaths", "lost", "twice"):
+        record_property(key, (figures | found)[key])
     assert found["faults"] == EXPECTED["faults"]
     assert {kind: list(found) for kind, found in found["statuses"].items()} == EXPECTED["statuses"]
     for key in ("traceback", "differences", "lost", "twice", "verdicts", "findings"):
