@@ -384,7 +384,7 @@ def _write(
         with ObservedParquet(path, schema, spec.vocabulary, observers, executor=executor) as file:
             for batch in itertools.chain([first], rest):
                 finished = finish_batch(batch, schema, spec, offset)
-                _count_finer(batch, finished, finer)
+                count_finer(batch, finished, finer)
                 file.write(finished)
                 offset += finished.num_rows
     return SliceFacts(
@@ -413,7 +413,8 @@ def notes_on_cut_times(counts: Mapping[str, int]) -> tuple[str, ...]:
     )
 
 
-def _count_finer(given: pa.RecordBatch, finished: pa.RecordBatch, counts: dict[str, int]) -> None:
+def count_finer(given: Any, finished: Any, counts: dict[str, int]) -> None:
+    """Count the times of batches or tables that became coarser, by the names of their columns."""
     for name in given.schema.names:
         before = given.column(name)
         if name not in finished.schema.names or not pa.types.is_timestamp(before.type):

@@ -30,7 +30,14 @@ from odfchain.odf.sources import Transform
 from odfchain.slices.footers import footer_stats
 from odfchain.slices.footers import quoted as quoted_column
 from odfchain.slices.reader import check_parquet, read_footer
-from odfchain.slices.writer import ROW_GROUP_ROWS, SliceInputError, cast_column, parquet_writer
+from odfchain.slices.writer import (
+    ROW_GROUP_ROWS,
+    SliceInputError,
+    cast_column,
+    count_finer,
+    notes_on_cut_times,
+    parquet_writer,
+)
 from odfchain.spark.query_refusals import QueryStep
 from odfchain.text import find_marker, one_line
 from odfchain.transform.closed_sql import (
@@ -106,13 +113,17 @@ class DataFusionEngine:
                 run.add_files(INPUT_TABLE, [Path(path) for path in request.input_data_paths])
             frame = run.result(request.transform)
             schema = pa.schema([_in_utc(field) for field in plain_schema(frame.schema())])
-            count = 0
+            count, finer = 0, dict[str, int]()
             with pq.ParquetWriter(request.output_data_path, schema) as writer:
                 for table in _grouped(run.rows(frame)):
                     columns = [_column(c, f) for c, f in zip(table.columns, schema, strict=True)]
-                    writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+                    finished = pa.Table.from_arrays(columns, schema=schema)
+                    writer.write_table(finished)
+                    count_finer(table, finished, finer)
                     count += len(table)
                     progress.advance()
+        for note in notes_on_cut_times(finer):
+            progress.note(note)
         return count
 
 
@@ -262,7 +273,7 @@ def _written(
     batches: Iterator[pa.RecordBatch], schema: ds.DataSchema, request: TransformRequest, progress: Progress
 ) -> int:
     """Write the slice, also of no rows; the number of rows."""
-    names, arrow, rows = request.vocab, slice_schema(schema), 0
+    names, arrow, rows, finer = request.vocab, slice_schema(schema), 0, dict[str, int]()
     now = pa.scalar(request.system_time.epoch_ms, pa.timestamp("ms", "UTC"))
     with (
         Path(request.new_data_path).open("xb") as sink,
@@ -289,11 +300,14 @@ def _written(
                 writing.result()
             # the next rows are computed meanwhile
             finished = pa.Table.from_arrays(columns, schema=arrow)
+            count_finer(table, finished, finer)
             writing = pool.submit(writer.write_table, finished, ROW_GROUP_ROWS)
             rows += len(table)
             progress.advance()
         if writing is not None:
             writing.result()
+    for note in notes_on_cut_times(finer):
+        progress.note(note)
     return rows
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import queue
 import re
@@ -64,6 +65,11 @@ MESSAGE_BYTES = 64 << 20
 VERSION_KEY = "odf-engine-version"
 """In the metadata that an engine's answer begins with: its version. The protocol itself has no place for it,
 and engines of others leave it out."""
+
+NOTES_KEY = "odfchain-notes-bin"
+"""In the metadata that an engine's answer ends with: notes for the user, as a list in JSON."""
+NOTES, NOTE_CHARACTERS = 10, 300
+"""Notes of one call [count], and the length of each [characters]: metadata has 8 KiB."""
 
 REFUSED = "refused: "
 """Prefix of an InvalidQuery's message that asks for something that this engine forbids."""
@@ -200,6 +206,7 @@ class RemoteEngine:
         accept: Callable[[str], None] | None = None,
         where: str | None = None,
         shown: Callable[[str], str] | None = None,
+        notes: bool = False,
     ) -> None:
         if not _ADDRESS.fullmatch(address):
             hint = "it looks like 127.0.0.1:2884 or unix:/run/engine.sock"
@@ -210,6 +217,7 @@ class RemoteEngine:
         self._accept = accept
         self._where = where or f"at {address}"
         self._shown = shown or _absolute
+        self._notes = notes  # an engine of ours: its calls end as they should
 
     @classmethod
     def of(cls, transform: Transform, config: TransformConfig) -> RemoteEngine | None:
@@ -272,7 +280,10 @@ class RemoteEngine:
                     except errors.CodecError as error:
                         raise self._broken(f"its response cannot be read: {error}") from error
                     if response.KIND != "Progress":
-                        return self._result(response, request.transform), version
+                        result = self._result(response, request.transform)
+                        for note in self._notes_of(stream) if self._notes else ():
+                            progress.note(note)
+                        return result, version
                     progress.advance()
             except grpc.RpcError as error:
                 raise self._failed(grpc, error) from error
@@ -305,6 +316,15 @@ class RemoteEngine:
             raise self._broken(f"the version that it says, {one_line(said)!r}, cannot be one")
         self._accept(said)
         return str(said)
+
+    def _notes_of(self, stream: Any) -> list[str]:
+        for _ in stream:  # metadata comes at the end
+            raise self._broken("it went on after its result")
+        said = dict(stream.trailing_metadata() or ()).get(NOTES_KEY, b"[]")
+        try:
+            return [one_line(str(note), NOTE_CHARACTERS) for note in json.loads(said)[:NOTES]]
+        except (ValueError, TypeError, RecursionError):
+            raise self._broken("its notes cannot be read") from None
 
     def _result(self, response: Any, transform: Transform) -> Any:
         if response.KIND == "Success":
@@ -394,6 +414,7 @@ class _Run:
         self.call = call
         self.answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         """The terminal message, or None when the client has gone."""
+        self.notes: list[str] = []
         self._outputs: list[tuple[Path, Path]] = []
         """(where the engine writes, the name that was asked for), in the order of publication."""
         self._lock = threading.Lock()
@@ -465,7 +486,7 @@ class _Run:
         if self._given_up:
             raise errors.EngineError("the call was cancelled")
 
-    # what the engine reports is not passed on: the protocol's `Progress` is empty
+    # of what the engine reports notes are passed on: the protocol's `Progress` is empty
 
     def phase(self, name: str, total: int | None = None) -> None:  # noqa: ARG002
         self._check()
@@ -473,8 +494,9 @@ class _Run:
     def advance(self, steps: int = 1) -> None:  # noqa: ARG002
         self._check()
 
-    def note(self, text: str) -> None:  # noqa: ARG002
+    def note(self, text: str) -> None:
         self._check()
+        self.notes.append(text)
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -604,6 +626,10 @@ class EngineServer:
                     yield call.pack_response("Progress")
                     continue
                 if answer is not None:
+                    notes = [_text(note)[:NOTE_CHARACTERS] for note in run.notes[:NOTES]]
+                    context.set_trailing_metadata(
+                        ((NOTES_KEY, json.dumps(notes, ensure_ascii=False).encode()),)
+                    )
                     yield answer
                 return
         finally:  # also when gRPC drops this generator because the client has gone

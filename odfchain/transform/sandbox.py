@@ -358,7 +358,7 @@ def sandboxed_engine(
         try:
             # a version is said where there is one; it is ours, and was compared before
             accept = None if engine == "spark" else lambda _: None
-            yield RemoteEngine(_address(process, Path(shared)), deadline=deadline, accept=accept)
+            yield RemoteEngine(_address(process, Path(shared)), deadline=deadline, accept=accept, notes=True)
         finally:
             _end(process)
 

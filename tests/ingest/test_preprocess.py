@@ -310,6 +310,15 @@ def test_a_query_without_declared_columns_is_checked_by_the_first_file(
         dataset.ingest(path)
 
 
+def test_nanoseconds_that_are_cut_are_said(workspace: Workspace, tmp_path: Path) -> None:
+    path, notes = tmp_path / "in.csv", Notes()
+    path.write_text(CITIES["input"])
+    query = "select city, to_timestamp_nanos(1700000000000000007) as t from input"
+    dataset = added(workspace, {"read": CITIES["read"], "merge": {"kind": "Append"}, "query": query})
+    dataset.ingest(path, progress=notes)
+    assert any(text.startswith("`t`: 3 times are finer") for text in notes.texts)
+
+
 @pytest.mark.parametrize("dialect", ["flink", "risingwave"])
 def test_other_dialects_are_translated_with_a_note(
     workspace: Workspace, tmp_path: Path, dialect: str

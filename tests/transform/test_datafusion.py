@@ -31,7 +31,7 @@ from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.contract_engine import ContractEngine, NamedContractEngine
 from tests.kit.datafusion_steps import as_texts, request_of, table_of
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
-from tests.kit.support import FIXTURES, check_replay, configure, derivative, of_others
+from tests.kit.support import FIXTURES, Notes, check_replay, configure, derivative, of_others
 
 QUERIES = FIXTURES / "queries"
 STEPS = yaml.safe_load((QUERIES / "datafusion_steps.yaml").read_text(encoding="utf-8"))
@@ -225,6 +225,15 @@ def test_without_settings_and_without_java(here: Workspace, isolation: str) -> N
     assert schema.fields[0].value_type.KIND == "UInt64"
     check_replay(made)
     assert here._engines.spark is None
+
+
+def test_times_that_are_cut_are_said(here: Workspace) -> None:
+    cities, _ = two_roots(here)
+    query = "SELECT event_time, to_timestamp_nanos(1700000000000000007) AS t FROM cities"
+    made, notes = here.add(derivative(query, engine="datafusion"))[0], Notes()
+    add_rows(cities, ("Lviv", 1), ("Kyiv", 2))
+    made.pull(progress=notes)
+    assert "`t`: 2 times are finer than the column keeps; what is finer was cut off" in notes.texts
 
 
 def test_a_definition_is_checked_before_it_is_recorded(here: Workspace) -> None:
