@@ -19,21 +19,9 @@ from odfchain.spark.known_errors import OwnErrors
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.text import one_line
-from odfchain.workspace import points
+from odfchain.workspace import options, points
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import FetchedBranches, Unverified
-from odfchain.workspace.options import (
-    AnyPoint,
-    CommitOptions,
-    CorrectOptions,
-    MergeOptions,
-    PullOptions,
-    RevertOptions,
-    VerifyOptions,
-    as_time,
-    given_options,
-    takes,
-)
 from odfchain.workspace.points import OnBranch, Point, branch_names, opened_at, parse_point
 
 if TYPE_CHECKING:
@@ -55,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PullBranch(PullOptions):
+class PullBranch(options.PullOptions):
     """A pull of a branch from another place, for which the token is."""
 
     name: str
@@ -90,7 +78,7 @@ class Branching(OwnErrors):
         """
         return open_dataset_at(self._files, self._workspace, OnBranch(name))
 
-    def create_branch(self, name: str, *, at: AnyPoint | None = None) -> Dataset:
+    def create_branch(self, name: str, *, at: options.AnyPoint | None = None) -> Dataset:
         """The dataset on a new branch, durably at a point (default: its newest block); no data is copied."""
         from odfchain.branches.branches import Branches
 
@@ -137,7 +125,7 @@ class Branching(OwnErrors):
         self._files.shared.follow(self._files.folder)
         return BlockDrawing(self._files).blocks(limit)
 
-    @takes(PullBranch)
+    @options.takes(PullBranch)
     def pull_branch(self, asked: PullBranch) -> PullResult:
         """Fetch a remote branch, complete and validated, or change nothing; the head stays.
 
@@ -147,7 +135,7 @@ class Branching(OwnErrors):
         """
         from odfchain.api.pulling import branch_target, check_branch_options, pull
 
-        check_branch_options({name: name for name in given_options(asked, PullOptions)})
+        check_branch_options({name: name for name in options.given_options(asked, options.PullOptions)})
         target = branch_target(self._workspace, f"{self._files.alias}@{asked.name}", asked.source)
         return pull(self._workspace, target, asked, token=asked.token)
 
@@ -182,7 +170,7 @@ class Branching(OwnErrors):
             )
         return found
 
-    def diff(self, a: AnyPoint, b: AnyPoint | None = None) -> Diff:
+    def diff(self, a: options.AnyPoint, b: options.AnyPoint | None = None) -> Diff:
         """The rows that differ, from the state at A to that at B; nothing before their fork is read.
 
         Of one point, what it has changed since its merge base with the head: what a merge would bring.
@@ -215,8 +203,8 @@ class Branching(OwnErrors):
         found = compare(graph, trusted, engine_of(self._workspace))
         return dataclasses.replace(found, on_trust=on_trust)
 
-    @takes(CorrectOptions)
-    def correct(self, options: CorrectOptions) -> ChangeOutcome:
+    @options.takes(options.CorrectOptions)
+    def correct(self, asked: options.CorrectOptions) -> ChangeOutcome:
         """Some columns of some rows have other values: files have the key and the columns to change.
 
         The files of `remove` have the keys of rows that are retracted. What is not named stays, the event
@@ -232,11 +220,11 @@ class Branching(OwnErrors):
         from odfchain.branches.corrections import ChangesByHand
 
         workspace, branch = self._workspace, self._files
-        check_head_is_ours(workspace, branch, "correct", force=options.force)
-        bound = latest_of(workspace, allow_future=options.allow_future)
-        with commit_checks(workspace, options) as check:
-            attempt = functools.partial(ChangesByHand(branch).correct, options, bound=bound, check=check)
-            return _repeated(workspace, attempt, options.progress)
+        check_head_is_ours(workspace, branch, "correct", force=asked.force)
+        bound = latest_of(workspace, allow_future=asked.allow_future)
+        with commit_checks(workspace, asked) as check:
+            attempt = functools.partial(ChangesByHand(branch).correct, asked, bound=bound, check=check)
+            return _repeated(workspace, attempt, asked.progress)
 
     def plan_merge(self, source: str, *, by_row: bool = False) -> MergePlan:
         """Plan a merge of a branch of this name (or the `head`) into this one; nothing is changed.
@@ -244,12 +232,12 @@ class Branching(OwnErrors):
         With `by_row` two different rows of one key conflict, whatever cells they differ in. Conflicts are
         returned, not raised; the other errors are those of `merge`.
         """
-        asked = MergeOptions(source, by_row=by_row)
+        asked = options.MergeOptions(source, by_row=by_row)
         with merge_means(self._workspace, asked) as means:
             return _request(self, asked).plan(means)
 
-    @takes(MergeOptions)
-    def merge(self, asked: MergeOptions) -> MergeOutcome:
+    @options.takes(options.MergeOptions)
+    def merge(self, asked: options.MergeOptions) -> MergeOutcome:
         """Merge the net changes of a branch (or of the `head`) into this one, as one transaction, or nothing.
 
         Conflicts are decided by `resolve`: `ours`, `theirs`, or a file of conflicts that was filled in. What
@@ -266,8 +254,8 @@ class Branching(OwnErrors):
         (outcome,) = merge_branches([self], asked)
         return outcome
 
-    @takes(RevertOptions)
-    def revert(self, options: RevertOptions) -> ChangeOutcome:
+    @options.takes(options.RevertOptions)
+    def revert(self, asked: options.RevertOptions) -> ChangeOutcome:
         """Undo the changes of a block of data; rows that were changed again since conflict.
 
         A new block has the inverse of its changes. `resolve` decides conflicts, as in `merge`: ours is what
@@ -282,21 +270,21 @@ class Branching(OwnErrors):
         from odfchain.branches.corrections import ChangesByHand
         from odfchain.spark.jobs import Steps, watched
 
-        workspace, branch, progress = self._workspace, self._files, options.progress
-        check_head_is_ours(workspace, branch, "revert", force=options.force)
-        block = points.named_block(branch, as_point(options.block))
-        with merge_means(workspace, options) as means, watched(progress, Steps.all_called("Reverting")):
-            return _repeated(workspace, lambda: ChangesByHand(branch).revert(block, options, means), progress)
+        workspace, branch, progress = self._workspace, self._files, asked.progress
+        check_head_is_ours(workspace, branch, "revert", force=asked.force)
+        block = points.named_block(branch, as_point(asked.block))
+        with merge_means(workspace, asked) as means, watched(progress, Steps.all_called("Reverting")):
+            return _repeated(workspace, lambda: ChangesByHand(branch).revert(block, asked, means), progress)
 
 
 # `DATASET@POINT`: a branch to write, or any point of the history to read.
 
 
-def as_point(at: AnyPoint) -> Point:
+def as_point(at: options.AnyPoint) -> Point:
     """The point that a value means."""
     if isinstance(at, str):
         return parse_point(at)
-    return at if isinstance(at, Multihash | int) else as_time(at)
+    return at if isinstance(at, Multihash | int) else options.as_time(at)
 
 
 def dataset_of(workspace: Workspace, files: DatasetFiles) -> Dataset:
@@ -386,10 +374,10 @@ def _verified(dataset: DatasetFiles, part: Unverified, progress: Progress) -> Re
     from odfchain.audit.report import CORRECTIONS
 
     there = opened_at(dataset, part.upto)
-    report = examine(there, VerifyOptions(after=part.after, progress=progress)).report
+    report = examine(there, options.VerifyOptions(after=part.after, progress=progress)).report
     # these rows take back rows of earlier blocks, so the whole chain is checked
     if CORRECTIONS in report.reasons:
-        report = examine(there, VerifyOptions(progress=progress)).report
+        report = examine(there, options.VerifyOptions(progress=progress)).report
     return report
 
 
@@ -451,7 +439,7 @@ def _repeated(workspace: Workspace, attempt: Callable[[], _T], progress: Progres
 # Merging branches of one dataset, or of several together.
 
 
-def merge_branches(datasets: Sequence[Branching], asked: MergeOptions) -> list[MergeOutcome]:
+def merge_branches(datasets: Sequence[Branching], asked: options.MergeOptions) -> list[MergeOutcome]:
     """Merge a branch of this name into each dataset, those first that others refer to.
 
     All merges are computed and decided before one is committed; each commits by itself. Errors are those of
@@ -470,7 +458,7 @@ def merge_branches(datasets: Sequence[Branching], asked: MergeOptions) -> list[M
         return means.merge(requests, dry_run=asked.dry_run, progress=asked.progress)
 
 
-def _request(dataset: Branching, asked: MergeOptions) -> MergeRequest:
+def _request(dataset: Branching, asked: options.MergeOptions) -> MergeRequest:
     from odfchain.branches.merging import MergeRequest
 
     source, files = asked.source, dataset._files
@@ -478,23 +466,23 @@ def _request(dataset: Branching, asked: MergeOptions) -> MergeRequest:
         return MergeRequest(target=files, source_ref=source, options=asked)
     if (source.dataset, source.into) != (str(files.alias), files.ref):
         raise UsageError(f"the plan is of {source.dataset}@{source.into}, not of {files.label}")
-    options = dataclasses.replace(asked, by_row=asked.by_row or source.by_row)
-    return MergeRequest(target=files, source_ref=source.source_ref, source=source.source, options=options)
+    asked = dataclasses.replace(asked, by_row=asked.by_row or source.by_row)
+    return MergeRequest(target=files, source_ref=source.source_ref, source=source.source, options=asked)
 
 
 @contextlib.contextmanager
-def merge_means(workspace: Workspace, options: CommitOptions) -> Iterator[MergeMeans]:
+def merge_means(workspace: Workspace, asked: options.CommitOptions) -> Iterator[MergeMeans]:
     """What merges and reverts depend on; rows that break foreign keys are written when the block ends."""
     from odfchain.branches.merging import MergeMeans
 
-    progress = options.progress
-    with foreign_keys(workspace, progress, options.violations, merging=True) as check:
+    progress = asked.progress
+    with foreign_keys(workspace, progress, asked.violations, merging=True) as check:
         yield MergeMeans(
             engine=engine_of(workspace),
             trusted=trust_of(workspace),
             verified=lambda dataset, block: ensure_verified(dataset, block, progress),
             check=check,
-            guard=drift_check(workspace, options),
+            guard=drift_check(workspace, asked),
             bound=latest_of(workspace),
             retries=workspace.ingest_config.retries,
         )
@@ -529,15 +517,15 @@ def foreign_keys(
 
 
 @contextlib.contextmanager
-def commit_checks(workspace: Workspace, options: CommitOptions) -> Iterator[CommitCheck]:
+def commit_checks(workspace: Workspace, asked: options.CommitOptions) -> Iterator[CommitCheck]:
     """The check for what is committed in the block: of foreign keys (as `foreign_keys`), and of drift."""
     from odfchain.workspace.commit import both
 
-    with foreign_keys(workspace, options.progress, options.violations) as keys:
-        yield both(keys, drift_check(workspace, options))
+    with foreign_keys(workspace, asked.progress, asked.violations) as keys:
+        yield both(keys, drift_check(workspace, asked))
 
 
-def drift_check(workspace: Workspace, options: CommitOptions) -> CommitCheck:
+def drift_check(workspace: Workspace, asked: options.CommitOptions) -> CommitCheck:
     """The check that the settings ask for: it refuses drift, and has the new profile written."""
 
     def check(proposed: Proposed) -> AfterCommit | None:
@@ -547,13 +535,13 @@ def drift_check(workspace: Workspace, options: CommitOptions) -> CommitCheck:
             return None
         wanted = workspace._files.config.snapshots.of(proposed.dataset)
         writes = wanted.profile is ProfileWhen.COMMIT
-        refuses = wanted.guard and not options.allow_drift
+        refuses = wanted.guard and not asked.allow_drift
         guard = read_policy_file(workspace.path, wanted.guard) if refuses else None
         if guard is None and not writes:
             return None
         from odfchain.profiles.drift_guard import CommitProfiles
 
-        return CommitProfiles(guard, writes, options.progress)(proposed)
+        return CommitProfiles(guard, writes, asked.progress)(proposed)
 
     return check
 

@@ -27,26 +27,9 @@ from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors
 from odfchain.storage.fsio import storage_errors
 from odfchain.text import one_line, table_html
+from odfchain.workspace import options
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.options import (
-    Attest,
-    Block,
-    CheckOptions,
-    FileOptions,
-    FrameOptions,
-    GcOptions,
-    MirrorOptions,
-    PullOptions,
-    PushOptions,
-    RecordOptions,
-    Time,
-    as_time,
-    given_options,
-    maybe_time,
-    member,
-    takes,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +64,7 @@ class Upkeep(OwnErrors):
     _workspace: Workspace
     _files: DatasetFiles
 
-    def plan_reset(self, block: Block) -> ResetPlan:
+    def plan_reset(self, block: options.Block) -> ResetPlan:
         """Plan a `reset` to a block (its hash or number); nothing is changed.
 
         In a workspace with a store the hash of the head there may be given, whatever was seen here: then
@@ -96,7 +79,7 @@ class Upkeep(OwnErrors):
         return Reset(self._workspace._files, self._files)
 
     def reset(
-        self, to: Block | ResetPlan, *, force: bool = False, break_references: bool = False
+        self, to: options.Block | ResetPlan, *, force: bool = False, break_references: bool = False
     ) -> str | None:
         """The head is at a block, or where a plan says; returns the reference that keeps the old one.
 
@@ -107,8 +90,8 @@ class Upkeep(OwnErrors):
         plan = self.plan_reset(to) if isinstance(to, Multihash | int | str) else to
         return self._reset.run(plan, force=force, break_references=break_references)
 
-    @takes(GcOptions)
-    def gc(self, options: GcOptions) -> Collected:
+    @options.takes(options.GcOptions)
+    def gc(self, asked: options.GcOptions) -> Collected:
         """Remove objects that the dataset does not need and that were not used for `grace` [s].
 
         `drop_refs` gives up heads that were overwritten, reset or compacted before that. Changes that rows of
@@ -117,7 +100,7 @@ class Upkeep(OwnErrors):
         """
         from odfchain.upkeep.garbage import collect
 
-        return collect(self._files, options, workspace=self._workspace._files)
+        return collect(self._files, asked, workspace=self._workspace._files)
 
     def fsck(
         self,
@@ -184,7 +167,7 @@ class Upkeep(OwnErrors):
 
 
 @dataclass(frozen=True)
-class RecordLock(RecordOptions):
+class RecordLock(options.RecordOptions):
     """A lock of assets that is recorded."""
 
     lock: AssetLock
@@ -241,8 +224,8 @@ class Dataset(Branching, Readable, Upkeep):
 
     # --- bringing data -----------------------------------------------------------------------------
 
-    @takes(FileOptions)
-    def ingest(self, asked: FileOptions) -> IngestOutcome:
+    @options.takes(options.FileOptions)
+    def ingest(self, asked: options.FileOptions) -> IngestOutcome:
         """Ingest files in the order given: each is one transaction, all are published together or none.
 
         Without a key, a file that was ingested already is passed over, unless it is to come in `again`.
@@ -251,19 +234,19 @@ class Dataset(Branching, Readable, Upkeep):
         progress = asked.progress
         check_head_is_ours(self._workspace, self._files, "ingest")
         start = functools.partial(self._workspace._engines.session, progress)
-        options = self._ingest_options(asked)
+        chosen = self._ingest_options(asked)
         given: Any = (asked.files,) if isinstance(asked.files, str | Path) else asked.files
         if not hasattr(given, "read"):
-            return self._ingest_files(start, options, asked, [Path(file).resolve() for file in given])
+            return self._ingest_files(start, chosen, asked, [Path(file).resolve() for file in given])
         with self._files.staging() as folder:
             path = folder / "stdin"
             progress.phase("Reading standard input")
             with storage_errors(path), path.open("xb") as out:
                 shutil.copyfileobj(given, out, 4 << 20)
-            named = dataclasses.replace(options, input_name=path.name)
+            named = dataclasses.replace(chosen, input_name=path.name)
             return self._ingest_files(start, named, asked, [path.resolve()])
 
-    def _ingest_options(self, asked: RecordOptions) -> IngestOptions:
+    def _ingest_options(self, asked: options.RecordOptions) -> IngestOptions:
         from odfchain.ingest.ingesting import IngestOptions
         from odfchain.workspace.config import DuplicateKeys, LateEdits
 
@@ -272,8 +255,8 @@ class Dataset(Branching, Readable, Upkeep):
         return IngestOptions(
             allow_empty=asked.allow_empty,
             max_retract_ratio=known.max_retract_ratio if ratio is None else ratio,
-            late_edits=member(LateEdits, "late_edits", asked.late_edits, known.late_edits),
-            duplicate_keys=member(
+            late_edits=options.member(LateEdits, "late_edits", asked.late_edits, known.late_edits),
+            duplicate_keys=options.member(
                 DuplicateKeys, "duplicate_keys", asked.duplicate_keys, known.duplicate_keys
             ),
             allow_future=asked.allow_future or known.allow_future,
@@ -284,27 +267,27 @@ class Dataset(Branching, Readable, Upkeep):
             source_name=getattr(asked, "source_name", None),
             input_format=getattr(asked, "input_format", None),
             again=getattr(asked, "again", None),
-            event_time=maybe_time(getattr(asked, "event_time", None)),
-            system_time=maybe_time(asked.system_time),
+            event_time=options.maybe_time(getattr(asked, "event_time", None)),
+            system_time=options.maybe_time(asked.system_time),
             retries=known.retries if asked.retries is None else asked.retries,
         )
 
     def _ingest_files(
         self,
         start: Callable[[], SparkSession],
-        options: IngestOptions,
-        asked: RecordOptions,
+        chosen: IngestOptions,
+        asked: options.RecordOptions,
         paths: list[Path],
     ) -> IngestOutcome:
         from odfchain.ingest.ingesting import Ingestion
 
         known = self._workspace._engines
         with known.of(self._files, asked.progress) as engines, commit_checks(self._workspace, asked) as check:
-            run = Ingestion(self._files, start, engines, options, asked.progress, check)
+            run = Ingestion(self._files, start, engines, chosen, asked.progress, check)
             return run.push(paths, expect_rows=known.begin)
 
-    @takes(FrameOptions)
-    def ingest_frame(self, asked: FrameOptions) -> IngestOutcome:
+    @options.takes(options.FrameOptions)
+    def ingest_frame(self, asked: options.FrameOptions) -> IngestOutcome:
         """Ingest a Spark DataFrame of this process, or what streams Arrow, as `ingest` does a file.
 
         A `batch` is (name of a stream, number that grows) and comes in once.
@@ -314,7 +297,7 @@ class Dataset(Branching, Readable, Upkeep):
     def _ingest_frame(
         self,
         frame: Any,
-        asked: RecordOptions,
+        asked: options.RecordOptions,
         batch: tuple[str, int] | None = None,
         *,
         name: str = "the frame",
@@ -325,8 +308,8 @@ class Dataset(Branching, Readable, Upkeep):
 
         check_head_is_ours(self._workspace, self._files, "ingest")
         of_stream = None if batch is None else Batch(*batch)
-        options = self._ingest_options(asked)
-        chosen = dataclasses.replace(options, input_format="parquet", input_name=name, batch=of_stream)
+        chosen = self._ingest_options(asked)
+        chosen = dataclasses.replace(chosen, input_format="parquet", input_name=name, batch=of_stream)
         start = self._session_for(frame, asked.progress)
         if (outcome := known_batch(self._files, self.summary, chosen)) is not None:
             return outcome  # nothing of it is computed again
@@ -335,7 +318,7 @@ class Dataset(Branching, Readable, Upkeep):
             path = write_frame_file(frame, folder)
             return self._ingest_files(start, chosen, asked, [path.resolve()])
 
-    @takes(RecordLock)
+    @options.takes(RecordLock)
     def record_lock(self, asked: RecordLock) -> IngestOutcome:
         """Record a lock of assets as one block of changes, or none where no row differs.
 
@@ -348,7 +331,7 @@ class Dataset(Branching, Readable, Upkeep):
             lock = lock.completed_by(known, probed=asked.probed)
         # equal locks need no merge, and thus no Spark
         same = known.table.num_rows and known.table.equals(lock.table)
-        if same and not given_options(asked, RecordOptions):
+        if same and not options.given_options(asked, options.RecordOptions):
             state, nothing = self.summary, dict.fromkeys(("+A", "-R", "-C", "+C"), 0)
             brought = InputOutcome("the lock", lock.table.num_rows, nothing, None)
             return IngestOutcome((brought,), state.head, state.head, 0, state.watermark)
@@ -367,8 +350,8 @@ class Dataset(Branching, Readable, Upkeep):
             return functools.cache(lambda: recording_session(given, files(local=is_local(given))))
         return functools.partial(engines.session, progress)
 
-    @takes(PullOptions)
-    def pull(self, asked: PullOptions) -> PullResult:
+    @options.takes(options.PullOptions)
+    def pull(self, asked: options.PullOptions) -> PullResult:
         """Bring the dataset up to date: with the peer it was copied from, its inputs, or its polling source.
 
         Every byte of a source is ingested once, and every record of an input read once, however often this
@@ -380,7 +363,7 @@ class Dataset(Branching, Readable, Upkeep):
         check_alone(target, None, asked)
         return pull(self._workspace, target, asked)
 
-    def set_watermark(self, watermark: Time, *, allow_future: bool = False) -> Multihash:
+    def set_watermark(self, watermark: options.Time, *, allow_future: bool = False) -> Multihash:
         """Record a watermark without data; returns the hash of the block.
 
         Raises:
@@ -390,7 +373,7 @@ class Dataset(Branching, Readable, Upkeep):
         """
         from odfchain.workspace.commit import commit
 
-        files, state, mark = self._files, self.summary, as_time(watermark)
+        files, state, mark = self._files, self.summary, options.as_time(watermark)
         if state.seed.dataset_kind is not DatasetKind.ROOT:
             raise UsageError(f"{self.alias} is a derivative dataset: its watermark comes from its inputs")
         check_head_is_ours(self._workspace, files, "pull --set-watermark TIME")
@@ -408,7 +391,7 @@ class Dataset(Branching, Readable, Upkeep):
         return name
 
     def disable_source(
-        self, name: str | None = None, *, system_time: Time | None = None
+        self, name: str | None = None, *, system_time: options.Time | None = None
     ) -> tuple[DisablePollingSource | DisablePushSource, Multihash]:
         """End the source of this name, or the only one; returns the event and the hash of its block.
 
@@ -422,7 +405,7 @@ class Dataset(Branching, Readable, Upkeep):
             raise UsageError(f"{self.alias} is a derivative dataset: it has inputs, and no sources")
         self._workspace._files.check_is_no_copy(self._files, "`odfchain pull` brings what its owner ends")
         event = self._disabling(state, name)
-        now = state.next_system_time(maybe_time(system_time))
+        now = state.next_system_time(options.maybe_time(system_time))
         (block,) = commit(self._files, state, [event], [], system_time=now)
         return event, block
 
@@ -444,8 +427,8 @@ class Dataset(Branching, Readable, Upkeep):
 
     # --- other places ------------------------------------------------------------------------------
 
-    @takes(PushOptions)
-    def push(self, options: PushOptions) -> PushOutcome:
+    @options.takes(options.PushOptions)
+    def push(self, asked: options.PushOptions) -> PushOutcome:
         """The destination has this head, or branch, and all it refers to, or its readers see what it had.
 
         `target` is a URL (`file`, `s3`, `gs`, `az`; `odf+https` for a node), `repo/name` or a repository's
@@ -456,17 +439,17 @@ class Dataset(Branching, Readable, Upkeep):
         """
         from odfchain.transfer.pushing import push
 
-        return push(self._workspace.sharing, self._files, options)
+        return push(self._workspace.sharing, self._files, asked)
 
-    @takes(PushOptions)
-    def plan_push(self, options: PushOptions) -> PushPlan:
+    @options.takes(options.PushOptions)
+    def plan_push(self, asked: options.PushOptions) -> PushPlan:
         """Plan `push`; nothing is written or remembered."""
         from odfchain.transfer import pushing
 
-        return pushing.plan_push(self._workspace.sharing, self._files, options)
+        return pushing.plan_push(self._workspace.sharing, self._files, asked)
 
-    @takes(MirrorOptions)
-    def fetch(self, options: MirrorOptions) -> FetchOutcome:
+    @options.takes(options.MirrorOptions)
+    def fetch(self, asked: options.MirrorOptions) -> FetchOutcome:
         """Slices that are missing here are brought from any mirror, trusted by hash alone.
 
         `source` is a URL or `repo/name`; None is where the dataset was pulled from. `since` and `last` (the
@@ -479,17 +462,19 @@ class Dataset(Branching, Readable, Upkeep):
 
         check_shareable(self._files)
         files, sharing = self._files, self._workspace.sharing
-        parallel = options.parallel or sharing.config.parallel
-        asked = None
-        if options.where is not None:
+        parallel = asked.parallel or sharing.config.parallel
+        condition = None
+        if asked.where is not None:
             from odfchain.slices.conditions import parse_where
             from odfchain.workspace.dataset_state import DatasetState
             from odfchain.workspace.read_slices import columns_of
 
-            asked = parse_where(options.where, columns_of(DatasetState.read(files.chain), None))
-        part = Selection(since=maybe_time(options.since), last=options.last)
-        with closing(sharing.mirror(files, options.source, parallel, options.token)) as peer:
-            return fetch_missing(files, peer, part, where=asked, parallel=parallel, progress=options.progress)
+            condition = parse_where(asked.where, columns_of(DatasetState.read(files.chain), None))
+        part = Selection(since=options.maybe_time(asked.since), last=asked.last)
+        with closing(sharing.mirror(files, asked.source, parallel, asked.token)) as peer:
+            return fetch_missing(
+                files, peer, part, where=condition, parallel=parallel, progress=asked.progress
+            )
 
     def fetch_from_locks(
         self,
@@ -558,8 +543,8 @@ class Dataset(Branching, Readable, Upkeep):
 
     # --- trust -------------------------------------------------------------------------------------
 
-    @takes(CheckOptions)
-    def verify(self, checks: CheckOptions) -> Report:
+    @options.takes(options.CheckOptions)
+    def verify(self, checks: options.CheckOptions) -> Report:
         """Check chain, rules, bytes and rows; faults are in the report (`raise_if_faulty`), not raised.
 
         With `replay`, the transactions of a derivative dataset are computed again; without it no engine is
@@ -577,8 +562,8 @@ class Dataset(Branching, Readable, Upkeep):
         """Check the signature of the head; without `verified` it is believed, which is fast."""
         return self._files.head_signature(verified=verified)
 
-    @takes(Attest)
-    def attest(self, asked: Attest) -> NewAttestation:
+    @options.takes(options.Attest)
+    def attest(self, asked: options.Attest) -> NewAttestation:
         """Verify the dataset, sign the outcome with an auditor's key, and store the statement with it.
 
         What is faulty is attested only with `faulty`: a signed accusation is not to be made by accident.

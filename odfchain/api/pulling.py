@@ -18,15 +18,8 @@ from odfchain.odf.names import DatasetName, RepoName, check_branch_name
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.storage.local import HEAD
+from odfchain.workspace import options
 from odfchain.workspace.merge_record import FetchedBranches
-from odfchain.workspace.options import (
-    CopyOptions,
-    InputsOptions,
-    PullOptions,
-    SourceOptions,
-    given_options,
-    maybe_time,
-)
 from odfchain.workspace.private_notes import ASKED, Reminder, keep
 
 if TYPE_CHECKING:
@@ -187,7 +180,7 @@ def with_inputs(workspace: Workspace, datasets: Iterable[Dataset]) -> list[Datas
 def pull(
     workspace: Workspace,
     target: PullTarget,
-    asked: PullOptions,
+    asked: options.PullOptions,
     *,
     name: str | None = None,
     token: str | None = None,
@@ -206,15 +199,17 @@ def pull(
     return found
 
 
-def check_alone(target: PullTarget, name: str | None, asked: PullOptions) -> None:
+def check_alone(target: PullTarget, name: str | None, asked: options.PullOptions) -> None:
     """Check that the options apply to this target."""
     copies = int(target.way is Way.PEER)
-    named = given_options(asked, PullOptions) + ["name"] * (name is not None)
+    named = options.given_options(asked, options.PullOptions) + ["name"] * (name is not None)
     check_pull_options(dict(zip(named, named, strict=True)), copies=copies, others=1 - copies)
 
 
-_FOR_COPIES = frozenset(CopyOptions.__annotations__) | {"name"}
-_FOR_OTHERS = frozenset(each.name for kind in (SourceOptions, InputsOptions) for each in fields(kind))
+_FOR_COPIES = frozenset(options.CopyOptions.__annotations__) | {"name"}
+_FOR_OTHERS = frozenset(
+    each.name for kind in (options.SourceOptions, options.InputsOptions) for each in fields(kind)
+)
 
 
 def check_pull_options(given: Mapping[str, str], *, copies: int, others: int) -> None:
@@ -247,13 +242,13 @@ def signature_policy(*, require: bool | None, max_age: float | None) -> Signatur
     return SignaturePolicy(require=require is not False, max_age=None if max_age is None else round(max_age))
 
 
-def _fetch_options(dataset: Dataset, asked: PullOptions) -> FetchOptions:
+def _fetch_options(dataset: Dataset, asked: options.PullOptions) -> FetchOptions:
     from odfchain.ingest.polling import FetchOptions
 
     files = dataset._workspace._files
     config, own = files.config, files.has_key(dataset._files.id)
     return FetchOptions(
-        system_time=maybe_time(asked.system_time),
+        system_time=options.maybe_time(asked.system_time),
         fetch_uncacheable=asked.fetch_uncacheable,
         # what the source of a dataset that was made here runs is trusted
         allow_commands=asked.allow_commands or config.ingest.allow_commands or own,
@@ -268,7 +263,7 @@ def _fetch_options(dataset: Dataset, asked: PullOptions) -> FetchOptions:
     )
 
 
-def _from_source(dataset: Dataset, asked: PullOptions, ahead: FetchAhead | None) -> PullResult:
+def _from_source(dataset: Dataset, asked: options.PullOptions, ahead: FetchAhead | None) -> PullResult:
     from odfchain.ingest.ingesting import Ingestion
 
     known, files = dataset._workspace._engines, dataset._files
@@ -280,7 +275,7 @@ def _from_source(dataset: Dataset, asked: PullOptions, ahead: FetchAhead | None)
     return _result(dataset, Way.SOURCE, outcome.status.value, outcome, outcome.inputs)
 
 
-def _from_inputs(dataset: Dataset, asked: PullOptions) -> PullResult:
+def _from_inputs(dataset: Dataset, asked: options.PullOptions) -> PullResult:
     from odfchain.transform.catch_up import run_transform
 
     files, workspace = dataset._files, dataset._workspace
@@ -296,16 +291,16 @@ def _from_inputs(dataset: Dataset, asked: PullOptions) -> PullResult:
 
 
 def _from_peer(
-    workspace: Workspace, target: PullTarget, asked: PullOptions, name: str | None, token: str | None
+    workspace: Workspace, target: PullTarget, asked: options.PullOptions, name: str | None, token: str | None
 ) -> PullResult:
     from odfchain.transfer import pulling as transfer
     from odfchain.transfer.pulling import SyncOptions
 
     sharing = workspace.sharing
-    options = SyncOptions(
+    chosen = SyncOptions(
         force=asked.force,
         metadata_only=asked.metadata_only,
-        since=maybe_time(asked.since),
+        since=options.maybe_time(asked.since),
         last=asked.last,
         parallel=asked.parallel or sharing.config.parallel,
         signature=signature_policy(require=asked.require_signature, max_age=asked.max_age),
@@ -313,9 +308,9 @@ def _from_peer(
     )
     if target.dataset is not None and target.dataset.ref != HEAD:
         dataset = target.dataset
-        pulled = transfer.pull_branch(sharing, dataset._files, target.source, options, token=token)
+        pulled = transfer.pull_branch(sharing, dataset._files, target.source, chosen, token=token)
     else:
-        pulled = transfer.pull(sharing, target.ref, name, options, token=token)
+        pulled = transfer.pull(sharing, target.ref, name, chosen, token=token)
         dataset = workspace[pulled.alias]
     outcome = pulled.outcome
     return PullResult(
@@ -370,7 +365,7 @@ class Pulls:
         self,
         workspace: Workspace,
         targets: list[PullTarget],
-        asked: PullOptions,
+        asked: options.PullOptions,
         *,
         name: str | None = None,
         token: str | None = None,
@@ -394,9 +389,9 @@ class Pulls:
         while self._waiting and len(self._begun) < _AT_ONCE:
             dataset = self._waiting.popleft().dataset
             assert dataset is not None  # noqa: S101 - sources are of datasets that are here
-            options = functools.partial(_fetch_options, dataset, self._asked)
+            chosen = functools.partial(_fetch_options, dataset, self._asked)
             begin = self._workspace._engines.begin
-            self._begun[dataset] = FetchAhead(dataset._files, options, begin)
+            self._begun[dataset] = FetchAhead(dataset._files, chosen, begin)
         self._end()
         self._taken = None if target.dataset is None else self._begun.pop(target.dataset, None)
         return self._taken

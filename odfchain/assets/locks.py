@@ -21,21 +21,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from odfchain import errors
+from odfchain.assets import lock_table
 from odfchain.assets.checking import CheckedAsset, compared
 from odfchain.assets.hrefs import ACCESS_KEY, parse_href
-from odfchain.assets.lock_table import (
-    KEY,
-    PATHS,
-    PIECE,
-    SCHEMA,
-    SCHEMA_WITH_CHECKSUM,
-    AssetRow,
-    LockFile,
-    RowFault,
-    row_faults,
-    schema_like,
-    text_fault,
-)
 from odfchain.assets.objects import (
     JOBS,
     MD5,
@@ -120,7 +108,7 @@ class AssetLock(OwnErrors):
         _check_asked_for(found, asked)
         with no_search_for_circles():
             rows = [
-                AssetRow(a.item_id, a.asset_key, a.location.relative_to(root), Facts(a.size))
+                lock_table.AssetRow(a.item_id, a.asset_key, a.location.relative_to(root), Facts(a.size))
                 for a in _distinct(found)
             ]
         if asked.probe:
@@ -142,7 +130,7 @@ class AssetLock(OwnErrors):
         root, chosen = Path(asked.folder).resolve(), asked.stores or StoreOptions()
         place = _folder(asked.at)
         rows = [
-            AssetRow(
+            lock_table.AssetRow(
                 dataset_id,
                 key,
                 place.below(key).relative_to(root),
@@ -168,7 +156,12 @@ class AssetLock(OwnErrors):
             AssetError: there is no such file, it is no readable Parquet file, has other columns than a lock,
                 or faulty rows; the message lists the first.
         """
-        file, kept, shown, number = LockFile(Path(path)), list[pa.RecordBatch](), list[RowFault](), 0
+        file, kept, shown, number = (
+            lock_table.LockFile(Path(path)),
+            list[pa.RecordBatch](),
+            list[lock_table.RowFault](),
+            0,
+        )
         for batch, faults in file.batches():
             kept.append(batch)
             number += len(faults)
@@ -187,32 +180,32 @@ class AssetLock(OwnErrors):
                 exit_code=6,
             )
         columns = pa.Table.from_batches(kept, file.schema).columns
-        table = pa.Table.from_arrays(columns, schema=schema_like(file.schema.names))
+        table = pa.Table.from_arrays(columns, schema=lock_table.schema_like(file.schema.names))
         if not file.is_sorted:
-            table = table.sort_by([(name, "ascending") for name in KEY])
+            table = table.sort_by([(name, "ascending") for name in lock_table.KEY])
         return cls(table, Path(path).parent.resolve(), _is_judged=True)
 
     @property
-    def rows(self) -> list[AssetRow]:
+    def rows(self) -> list[lock_table.AssetRow]:
         """The rows as values, in order."""
         return list(self._each_row())
 
-    def _each_row(self) -> Iterator[AssetRow]:
+    def _each_row(self) -> Iterator[lock_table.AssetRow]:
         # a few thousand of them are in memory at a time
         number = 0
-        for batch in self.table.to_batches(max_chunksize=PIECE):
+        for batch in self.table.to_batches(max_chunksize=lock_table.PIECE):
             if not self._is_judged:
-                for fault in row_faults(batch, number):
+                for fault in lock_table.row_faults(batch, number):
                     raise errors.AssetError(str(fault), exit_code=6)
             columns = [
                 batch.column(name).to_pylist() if name in batch.schema.names else [None] * batch.num_rows
-                for name in SCHEMA_WITH_CHECKSUM.names
+                for name in lock_table.SCHEMA_WITH_CHECKSUM.names
             ]
             for item, asset, store, container, endpoint, key, size, checksum, etag, time in zip(
                 *columns, strict=True
             ):
                 location = Location(store, container, endpoint, key)
-                yield AssetRow(item, asset, location, Facts(size, etag, time, checksum))
+                yield lock_table.AssetRow(item, asset, location, Facts(size, etag, time, checksum))
             number += batch.num_rows
 
     def only(self, items: Collection[str] = (), assets: Collection[str] = ()) -> AssetLock:
@@ -326,7 +319,7 @@ class AssetLock(OwnErrors):
         """
         before = {row.key: row for row in known.rows}
 
-        def kept(row: AssetRow) -> AssetRow:
+        def kept(row: lock_table.AssetRow) -> lock_table.AssetRow:
             old = before.get(row.key)
             if old is None or old.location != row.location or row.facts.has_other_size(old.facts):
                 return row
@@ -356,7 +349,7 @@ def _folder(text: str) -> Location:
         raise errors.UsageError(f"{text}: {error.message}", hint=error.hint) from None
 
 
-def table_of(rows: Iterable[AssetRow], *, checksums: bool = False) -> pa.Table:
+def table_of(rows: Iterable[lock_table.AssetRow], *, checksums: bool = False) -> pa.Table:
     """The table of a lock with these rows, sorted."""
     chosen = sorted(rows, key=lambda row: row.key)  # texts are in the order of their UTF-8
     for before, after in itertools.pairwise(chosen):
@@ -365,10 +358,10 @@ def table_of(rows: Iterable[AssetRow], *, checksums: bool = False) -> pa.Table:
                 f"{after.label}: named twice",
                 hint="ids are unique inside a collection only: make a lock for each collection",
             )
-    schema = SCHEMA_WITH_CHECKSUM if checksums else SCHEMA
-    columns = {name: list(map(operator.attrgetter(PATHS[name]), chosen)) for name in schema.names}
+    schema = lock_table.SCHEMA_WITH_CHECKSUM if checksums else lock_table.SCHEMA
+    columns = {name: list(map(operator.attrgetter(lock_table.PATHS[name]), chosen)) for name in schema.names}
     table = pa.table(columns, schema=schema)
-    for name in (*KEY, "etag"):  # a location has none
+    for name in (*lock_table.KEY, "etag"):  # a location has none
         if pc.any(pc.match_substring_regex(table.column(name), ACCESS_KEY.pattern)).as_py():
             raise errors.AssetError(f"`{name}` of a row contains an access key", hint="a lock is published")
     return table
@@ -377,7 +370,7 @@ def table_of(rows: Iterable[AssetRow], *, checksums: bool = False) -> pa.Table:
 # The rows of a lock in the making, and what could not become one.
 
 
-def _summary(rows: Sequence[AssetRow], items: int) -> str:
+def _summary(rows: Sequence[lock_table.AssetRow], items: int) -> str:
     # like `1,204 assets of 301 items in 3 stores (https 903, s3 301)`
     kinds = Counter(row.location.store for row in rows)
     stores = {(r.location.store, r.location.container, r.location.endpoint) for r in rows}
@@ -400,17 +393,17 @@ def _check_whole(faults: Sequence[AssetFault]) -> None:
 
 
 def _probed(
-    rows: Sequence[AssetRow],
+    rows: Sequence[lock_table.AssetRow],
     stores: Stores,
     faults: list[AssetFault],
     warnings: list[str] | None,
     *,
     jobs: int,
     progress: Progress,
-) -> list[AssetRow]:
+) -> list[lock_table.AssetRow]:
     # these rows with what their stores say; one that is not there is a fault, and so is another size, or a
     # warning where sizes are only claims of documents
-    found, probes = list[AssetRow](), list[Probe]()
+    found, probes = list[lock_table.AssetRow](), list[Probe]()
     progress.phase("Asking for facts", len(rows))
     for start in range(0, len(rows), WINDOW):
         window = rows[start : start + WINDOW]
@@ -422,7 +415,7 @@ def _probed(
             kind = errors.SourceNotFoundError if probe.missing else errors.FetchError
             faults.append(fault(kind(probe.problem)))
             continue
-        if (tag := text_fault("etag", probe.facts.etag or "")) is not None:
+        if (tag := lock_table.text_fault("etag", probe.facts.etag or "")) is not None:
             faults.append(fault(errors.AssetError(f"its store says what no lock holds: {tag}")))
             continue
         size = probe.facts.size_bytes
@@ -436,10 +429,14 @@ def _probed(
 
 
 def _with_checksums(
-    rows: Sequence[AssetRow], stores: Stores, method: Method, faults: list[AssetFault], progress: Progress
-) -> list[AssetRow]:
+    rows: Sequence[lock_table.AssetRow],
+    stores: Stores,
+    method: Method,
+    faults: list[AssetFault],
+    progress: Progress,
+) -> list[lock_table.AssetRow]:
     # one whose bytes cannot be read is left out and is a fault
-    found = list[AssetRow]()
+    found = list[lock_table.AssetRow]()
     progress.phase("Reading objects", len(rows))
     for row in rows:
         checksum = None
@@ -491,7 +488,7 @@ def _distinct(named: Iterable[NamedAsset]) -> list[NamedAsset]:
 
 
 def check_rows(
-    rows: Iterable[AssetRow],
+    rows: Iterable[lock_table.AssetRow],
     stores: Stores,
     *,
     jobs: int = JOBS,
@@ -515,7 +512,7 @@ def check_rows(
                 yield compared(row, probe)
 
 
-def _with_checksum(stores: Stores, row: AssetRow, probe: Probe) -> Probe:
+def _with_checksum(stores: Stores, row: lock_table.AssetRow, probe: Probe) -> Probe:
     # the checksum is by the lock's own algorithm, and only where it can decide anything
     locked = row.facts.file_checksum
     if locked is None or probe.facts is None or row.facts.has_other_size(probe.facts):

@@ -28,11 +28,7 @@ from odfchain.workspace.points import branch_names
 # escape (`\N`, `\l`) and a quote ends it, so both are escaped. Source:
 # https://graphviz.org/doc/info/lang.html, https://graphviz.org/docs/attr-types/escString/.
 
-_STYLES = {
-    NodeState.PRESENT: "solid",
-    NodeState.MISSING: "dashed",
-    NodeState.DAMAGED: "bold",
-}
+_STYLES = {NodeState.PRESENT: "solid", NodeState.MISSING: "dashed", NodeState.DAMAGED: "bold"}
 
 
 def quoted(*lines: str) -> str:

@@ -251,10 +251,7 @@ def brief_of(node: View, limits: PageLimits) -> list[tuple[str, str]]:
     ]
     replayed = counts["replayed"]
     again = f"; {counted(replayed, 'transaction')} computed again" if replayed else ""
-    lines = [
-        ("Checks", f"{listed(words)}." if words else "none."),
-        ("Read", f"{listed(reach)}{again}."),
-    ]
+    lines = [("Checks", f"{listed(words)}." if words else "none."), ("Read", f"{listed(reach)}{again}.")]
     partly = {block for item in node["unchecked"] for block in item["blocks"]}
     if partly:
         more.append(f"parts of {counted(len(partly), 'block')}")

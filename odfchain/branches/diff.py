@@ -16,16 +16,8 @@ from enum import Enum
 import numpy as np
 import pyarrow as pa
 
+from odfchain.branches import intervals
 from odfchain.branches.branches import BlockGraph
-from odfchain.branches.intervals import (
-    IN_PROCESS,
-    Engine,
-    Interval,
-    KeyResult,
-    MergedColumns,
-    compute,
-    read_rows,
-)
 from odfchain.branches.row_diff import MergedTables, MergeInput, RowDiff, between, net_of_table
 from odfchain.errors import SchemaError
 from odfchain.odf.identity import Multihash
@@ -97,13 +89,13 @@ class Comparison:
 
     sides: tuple[tuple[DatasetFiles, DatasetState], tuple[DatasetFiles, DatasetState]]
     key: tuple[str, ...]
-    columns: MergedColumns
+    columns: intervals.MergedColumns
 
     @classmethod
     def of(cls, one: tuple[DatasetFiles, DatasetState], two: tuple[DatasetFiles, DatasetState]) -> Comparison:
         """From one state to another of the same dataset; `SchemaError` where they cannot be compared."""
         states = one[1], two[1]
-        return cls((one, two), common_key(states), MergedColumns.of(*states))
+        return cls((one, two), common_key(states), intervals.MergedColumns.of(*states))
 
     @property
     def schema(self) -> pa.Schema:
@@ -115,16 +107,16 @@ class Comparison:
 
     def changes(self, graph: BlockGraph, trusted: Trust) -> pa.Table:
         """The changes, computed in this process, as `Diff.changes`."""
-        return self.diff(graph, trusted, IN_PROCESS).changes
+        return self.diff(graph, trusted, intervals.IN_PROCESS).changes
 
-    def diff(self, graph: BlockGraph, trusted: Trust, engine: Engine) -> Diff:
+    def diff(self, graph: BlockGraph, trusted: Trust, engine: intervals.Engine) -> Diff:
         """The difference of the two states."""
         # no slice at or before the fork is opened, unless a touched key has to be looked up there
         heads = [state.head for _, state in self.sides]
         fork = graph.fork(*heads)
         return self._diff(graph, [(fork, head) for head in heads], _between, trusted, engine, since=fork)
 
-    def diff_since_base(self, graph: BlockGraph, trusted: Trust, engine: Engine) -> Diff:
+    def diff_since_base(self, graph: BlockGraph, trusted: Trust, engine: intervals.Engine) -> Diff:
         """Changes of the other point since its merge base with the first: those that a merge would bring."""
         head, end = (state.head for _, state in self.sides)
         asked = MergeInput.of(graph, head, end)
@@ -151,7 +143,7 @@ class Comparison:
         parts: Sequence[tuple[Multihash, Multihash]],
         way: Callable[..., RowDiff],
         trusted: Trust,
-        engine: Engine,
+        engine: intervals.Engine,
         *,
         since: Multihash,
         a: Multihash | None = None,
@@ -162,9 +154,11 @@ class Comparison:
             work = functools.partial(_of_keys, key=self.key, way=way)
             with contextlib.ExitStack() as stack:
                 staged = functools.partial(stack.enter_context, self.sides[0][0].staging())
-                changes = compute(sides, self.columns, self.key, work, engine=engine, private=staged).rows()
+                changes = intervals.compute(
+                    sides, self.columns, self.key, work, engine=engine, private=staged
+                ).rows()
         else:
-            changes = _of_rows([read_rows(side, self.columns) for side in sides])
+            changes = _of_rows([intervals.read_rows(side, self.columns) for side in sides])
         return Diff(
             a or one, other, graph.fork(a or one, other), self._key, changes,
             base=graph.number(since),
@@ -175,11 +169,11 @@ class Comparison:
 
 def intervals_of(
     graph: BlockGraph, parts: Sequence[tuple[Multihash, Multihash]], trusted: Trust
-) -> list[Interval]:
+) -> list[intervals.Interval]:
     """The intervals after some blocks, up to others."""
     files = [graph.files_of(upto) for _, upto in parts]
     return [
-        Interval.of(each, after, upto, trusted=trusted(each, after, upto))
+        intervals.Interval.of(each, after, upto, trusted=trusted(each, after, upto))
         for each, (after, upto) in zip(files, parts, strict=True)
     ]
 
@@ -208,8 +202,10 @@ def _since_base(
     return MergedTables(tables, asked, key, event_time).changes_of_source()
 
 
-def _of_keys(tables: Sequence[pa.Table], key: tuple[str, ...], way: Callable[..., RowDiff]) -> KeyResult:
-    return KeyResult(changes_of(way(tables, key=key)))
+def _of_keys(
+    tables: Sequence[pa.Table], key: tuple[str, ...], way: Callable[..., RowDiff]
+) -> intervals.KeyResult:
+    return intervals.KeyResult(changes_of(way(tables, key=key)))
 
 
 def changes_of(found: RowDiff) -> pa.Table:

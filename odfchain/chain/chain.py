@@ -12,17 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import EllipsisType
 from typing import Any, NamedTuple
 
-from odfchain.chain.index import (
-    MERGE,
-    ChainIndex,
-    E,
-    History,
-    Link,
-    ReplayHistory,
-    Scratch,
-    is_merge,
-    link_kind,
-)
+from odfchain.chain import index
 from odfchain.chain.rules import check_alone, check_append
 from odfchain.errors import AppendError, ChainError, ObjectNotFoundError, OversizedInputError
 from odfchain.limits import LIMITS
@@ -81,13 +71,15 @@ def link_blocks(
 
 
 def check_following(
-    blocks: Sequence[EncodedBlock], prev: Multihash | None = None, base: History | None = None
+    blocks: Sequence[EncodedBlock], prev: Multihash | None = None, base: index.History | None = None
 ) -> None:
     """Blocks may follow `prev`, whose history is `base`, one after the other; of a new chain without them."""
     for encoded in blocks:
         # faults of blocks by themselves come first, as in `append`
         check_alone(encoded.block)
-    history = ReplayHistory(base)  # rules look at earlier blocks of this group, which are not stored yet
+    history = index.ReplayHistory(
+        base
+    )  # rules look at earlier blocks of this group, which are not stored yet
     for name, _, block in blocks:
         if block.prev_block_hash != prev:
             raise ChainError(f"block {block.sequence_number} does not follow the one before it")
@@ -136,7 +128,7 @@ class MetadataChain:
         self,
         blocks: LocalObjectStore,
         refs: LocalRefStore,
-        scratch: Scratch | None = None,
+        scratch: index.Scratch | None = None,
         published: Published | None = None,
         *,
         ref: str = HEAD,
@@ -145,7 +137,7 @@ class MetadataChain:
         self._refs = refs
         self.ref = ref
         """The reference that is read and moved."""
-        self._index = ChainIndex(scratch, self._walk_links) if scratch is not None else None
+        self._index = index.ChainIndex(scratch, self._walk_links) if scratch is not None else None
         # bounded: a walk over a long chain must not keep all its blocks
         self._decoded = functools.lru_cache(_CACHE_BLOCKS)(lambda name: decode_block(blocks.get(name)))
         self._published = published
@@ -224,11 +216,15 @@ class MetadataChain:
         if current != tail:
             raise ChainError(f"InvalidInterval: block {tail} is not an ancestor of {head}")
 
-    def _walk_links(self, head: Multihash) -> Iterator[Link]:
+    def _walk_links(self, head: Multihash) -> Iterator[index.Link]:
         for name, header, data in self.walk_files(head):
             # the event is decoded only where it may be a merge
-            kind = link_kind(decode_block(data).event) if MERGE.encode() in data else header.event_kind
-            yield Link(name, header.sequence_number, kind)
+            kind = (
+                index.link_kind(decode_block(data).event)
+                if index.MERGE.encode() in data
+                else header.event_kind
+            )
+            yield index.Link(name, header.sequence_number, kind)
 
     def nearest(self, *kinds: str, head: Multihash | None = None) -> HashedBlock | None:
         """The newest block of these event kinds (or `MERGE`) up to `head` (default: the reference's)."""
@@ -239,7 +235,7 @@ class MetadataChain:
             return next((hb for hb in self.walk(start) if _is_one_of(hb.block.event, kinds)), None)
         return self._indexed(start, kinds)
 
-    def nearest_event(self, *kinds: type[E], head: Multihash | None = None) -> E | None:
+    def nearest_event(self, *kinds: type[index.E], head: Multihash | None = None) -> index.E | None:
         """The newest event of these classes at or before `head` (default: the head reference)."""
         nearest = self.nearest(*(kind.KIND for kind in kinds), head=head)
         event = nearest.block.event if nearest is not None else None
@@ -247,7 +243,7 @@ class MetadataChain:
 
     def _indexed(self, start: Multihash, kinds: tuple[str, ...]) -> HashedBlock | None:
         assert self._index is not None  # noqa: S101 - checked by the caller
-        link = Link.of(start, self.get(start))
+        link = index.Link.of(start, self.get(start))
         for attempt in (1, 2):
             # a second attempt after a rebuild: the scratch file may be damaged or of another chain
             self._index.sync(link)
@@ -279,7 +275,7 @@ class MetadataChain:
         """Hashes of all blocks up to `head`, seed first, as the index says; the blocks are not read."""
         if self._index is not None:
             block = self.get(head)
-            self._index.sync(Link.of(head, block))
+            self._index.sync(index.Link.of(head, block))
             known = self._index.hashes(block.sequence_number + 1)
             if known is not None and known[-1] == head:
                 return known
@@ -313,11 +309,11 @@ class MetadataChain:
         block = self.get(head)
         if self._index is None:
             return None
-        self._index.sync(Link.of(head, block))
+        self._index.sync(index.Link.of(head, block))
         row, last = self._index.row(number), self._index.row(block.sequence_number)
         return row.hash if row is not None and last is not None and last.hash == head else None
 
-    def history(self, prev: Multihash) -> History:
+    def history(self, prev: Multihash) -> index.History:
         """The questions of the append rules, answered for the predecessor `prev`, which must be stored."""
         if not self._blocks.contains(prev):
             raise AppendError("PrevBlockNotFound", "prev-block-exists", f"block {prev} is not in the store")
@@ -382,10 +378,10 @@ class MetadataChain:
 
 def _is_one_of(event: MetadataEvent, kinds: tuple[str, ...]) -> bool:
     # `MERGE` may be one of the kinds
-    return event.KIND in kinds or (MERGE in kinds and is_merge(event))
+    return event.KIND in kinds or (index.MERGE in kinds and index.is_merge(event))
 
 
-class _ChainHistory(History):
+class _ChainHistory(index.History):
     """Answers from the index, or by walking where there is none or it gives up."""
 
     def __init__(self, chain: MetadataChain, prev: Multihash) -> None:

@@ -383,7 +383,9 @@ def check_append(block: MetadataBlock, history: History | None) -> None:
             else:
                 check_execute_transform(event, history)
         case ev.SetPollingSource():
-            _polling_source(history)
+            if history.push_sources():
+                message = "a dataset with push sources cannot have a polling source"
+                raise _invalid("polling-no-push", message)
         case ev.AddPushSource() as event:
             _push_source(event, history)
         case ev.DisablePollingSource() | ev.DisablePushSource() as event:
@@ -507,11 +509,6 @@ def _add_data(event: ev.AddData, history: History) -> None:
     if not _advances(event, earlier) and event.new_source_state == source_state:
         message = "AddData changes neither data, checkpoint, watermark nor source state"
         raise _no_change("add-data-advances", message)
-
-
-def _polling_source(history: History) -> None:
-    if history.push_sources():
-        raise _invalid("polling-no-push", "a dataset with push sources cannot have a polling source")
 
 
 def _polls(history: History) -> bool:

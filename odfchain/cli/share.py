@@ -8,22 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain import errors
 from odfchain.api.pulling import signature_policy
+from odfchain.cli import parameters as cli
 from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, options, report_error, say
-from odfchain.cli.parameters import (
-    DATASET,
-    DATASET_AT,
-    REPOSITORY,
-    TOKEN,
-    argument,
-    command,
-    formats,
-    group,
-    keywords,
-    one_of,
-    option,
-    token_for,
-)
 from odfchain.cli.progress_bar import TerminalProgress, one_by_one
 from odfchain.limits import HOST, PORT, SHARING
 from odfchain.text import human_size
@@ -34,16 +21,16 @@ if TYPE_CHECKING:
     from odfchain.results import PeerUrl, PushOutcome, PushPlan, PushTarget
 
 
-@command("serve")
+@cli.command("serve")
 def serve_command(
-    host: str = option("Address to listen on.", default=HOST),
-    port: int = option("TCP port to listen on; 0 takes a free one.", least=0, most=65_535, default=PORT),
-    read_only: bool = option("Read-only (default)."),
-    publishing: dict[str, Any] = keywords(NodeOptions),
-    branches: bool = option("Publish all branches, too, and not the heads alone."),
-    names: tuple[str, ...] = option("Publish branches of this name, too.", "--branch", "NAME"),
-    verbose: bool = option("Print a line for each request, to standard error."),
-    print_address: bool = option("Print the address once it can be connected to."),
+    host: str = cli.option("Address to listen on.", default=HOST),
+    port: int = cli.option("TCP port to listen on; 0 takes a free one.", least=0, most=65_535, default=PORT),
+    read_only: bool = cli.option("Read-only (default)."),
+    publishing: dict[str, Any] = cli.keywords(NodeOptions),
+    branches: bool = cli.option("Publish all branches, too, and not the heads alone."),
+    names: tuple[str, ...] = cli.option("Publish branches of this name, too.", "--branch", "NAME"),
+    verbose: bool = cli.option("Print a line for each request, to standard error."),
+    print_address: bool = cli.option("Print the address once it can be connected to."),
 ) -> None:
     """Publish the datasets of the workspace over HTTP.
 
@@ -84,10 +71,10 @@ def serve_command(
         serve(workspace, **publishing)
 
 
-@command("ui")
+@cli.command("ui")
 def ui_command(
-    port: int = option("TCP port to listen on; 0 takes a free one.", least=0, most=65_535, default=0),
-    stay: bool = option("Print the address, and open no browser.", "--no-open"),
+    port: int = cli.option("TCP port to listen on; 0 takes a free one.", least=0, most=65_535, default=0),
+    stay: bool = cli.option("Print the address, and open no browser.", "--no-open"),
 ) -> None:
     """Look at the workspace in a browser.
 
@@ -121,16 +108,20 @@ def _say(line: str) -> None:
 _PUSHED = ["dataset", "status", "blocks", "objects", "bytes", "destination"]
 
 
-@command("push")
+@cli.command("push")
 def push_command(
-    datasets: tuple[str, ...] = argument(DATASET_AT, metavar="[DATASET]... [TARGET]"),
-    url: str | None = option("The place for the dataset, such as file:///srv/datasets/name.", "--to", "URL"),
-    everything: bool = option("Push every dataset; without --to those pushed before.", "-a", "--all"),
-    recursive: bool = option("Push the inputs of the datasets first.", "-r"),
-    dry_run: bool = option("Show the news for the target, and send nothing."),
-    chosen: dict[str, Any] = keywords(PushOptions),
-    visibility: str = option("The visibility at a node.", choices=["private", "public"], default="private"),
-    output: str = formats(),
+    datasets: tuple[str, ...] = cli.argument(cli.DATASET_AT, metavar="[DATASET]... [TARGET]"),
+    url: str | None = cli.option(
+        "The place for the dataset, such as file:///srv/datasets/name.", "--to", "URL"
+    ),
+    everything: bool = cli.option("Push every dataset; without --to those pushed before.", "-a", "--all"),
+    recursive: bool = cli.option("Push the inputs of the datasets first.", "-r"),
+    dry_run: bool = cli.option("Show the news for the target, and send nothing."),
+    chosen: dict[str, Any] = cli.keywords(PushOptions),
+    visibility: str = cli.option(
+        "The visibility at a node.", choices=["private", "public"], default="private"
+    ),
+    output: str = cli.formats(),
 ) -> int:
     """Send datasets to a folder, an object store or a node.
 
@@ -223,7 +214,7 @@ def _token(place: str) -> str | None:
         url = _peer_url(place if "://" in place else place.partition("/")[0])
     except errors.OdfchainError:
         return None  # what is wrong with it is said when it is opened
-    return token_for([url])
+    return cli.token_for([url])
 
 
 def _row(name: str, plan: PushPlan, status: str, signature: str | None = None) -> dict[str, Any]:
@@ -234,15 +225,15 @@ def _row(name: str, plan: PushPlan, status: str, signature: str | None = None) -
     }  # fmt: skip
 
 
-@group("token")
+@cli.group("token")
 def token_command() -> None:
     """Make and revoke tokens for the server of this workspace."""
 
 
-@command("create", token_command)
+@cli.command("create", token_command)
 def token_create(
-    name: str = argument(),
-    allow: tuple[str, ...] = option(
+    name: str = cli.argument(),
+    allow: tuple[str, ...] = cli.option(
         "A right: read:, query:, ingest:, push:, or with it force:PATTERN to overwrite history. "
         "% is any text: ALICE/%, %/%.",
         "RIGHT:PATTERN",
@@ -262,8 +253,8 @@ def token_create(
     screen.echo(made.text)
 
 
-@command("list", token_command)
-def token_list(output: str = formats()) -> None:
+@cli.command("list", token_command)
+def token_list(output: str = cli.formats()) -> None:
     """List the tokens, their rights and their age. The tokens themselves are not kept."""
     rows = [screen.record(token, "name", "allow", "created") for token in open_workspace().tokens.list()]
     if not rows and output == "table":
@@ -272,8 +263,8 @@ def token_list(output: str = formats()) -> None:
     screen.print_records(rows, ["name", "allow", "created"], output, shown={"allow": " ".join})
 
 
-@command("revoke", token_command)
-def token_revoke(name: str = argument(TOKEN)) -> None:
+@cli.command("revoke", token_command)
+def token_revoke(name: str = cli.argument(cli.TOKEN)) -> None:
     """End a token. Everything that is going on with it ends, too."""
     open_workspace().tokens.revoke(name)
     say(f"revoked {name}")
@@ -284,13 +275,13 @@ def token_revoke(name: str = argument(TOKEN)) -> None:
 _FOUND = ["dataset", "kind", "records", "size", "blocks"]
 
 
-@command("search")
+@cli.command("search")
 def search_command(
-    text: str = argument(default=""),
-    repository: str | None = option(
-        "The one to look in, not all known ones.", "--repo", "NAME|URL", type=REPOSITORY
+    text: str = cli.argument(default=""),
+    repository: str | None = cli.option(
+        "The one to look in, not all known ones.", "--repo", "NAME|URL", type=cli.REPOSITORY
     ),
-    output: str = formats(),
+    output: str = cli.formats(),
 ) -> int:
     """Look for datasets in repositories.
 
@@ -301,7 +292,7 @@ def search_command(
     if not places:
         message = "no repository is known"
         raise errors.UsageError(message, hint="name one: --repo URL, or `odfchain repo add NAME URL`")
-    token = token_for([workspace.sharing.repository_url(repository)] if repository else [])
+    token = cli.token_for([workspace.sharing.repository_url(repository)] if repository else [])
     rows, code = [], 0
     for place in places:
         try:
@@ -325,17 +316,17 @@ def search_command(
     return code
 
 
-@group("repo")
+@cli.group("repo")
 def repo_command() -> None:
     """Give names to places that have datasets."""
 
 
-@command("add", repo_command)
+@cli.command("add", repo_command)
 def repo_add(
-    name: str = argument(),
-    url: str = argument(),
-    require_signature: bool = option("Refuse datasets from there whose head is not signed."),
-    max_age: float | None = option("Refuse heads from there whose signature is older, such as 7d."),
+    name: str = cli.argument(),
+    url: str = cli.argument(),
+    require_signature: bool = cli.option("Refuse datasets from there whose head is not signed."),
+    max_age: float | None = cli.option("Refuse heads from there whose signature is older, such as 7d."),
 ) -> None:
     """Make a repository known by a name.
 
@@ -349,8 +340,8 @@ def repo_add(
     say(f"{known.name} is {known.url}")
 
 
-@command("list", repo_command)
-def repo_list(output: str = formats()) -> None:
+@cli.command("list", repo_command)
+def repo_list(output: str = cli.formats()) -> None:
     """List the repositories that the workspace knows."""
     rows: list[dict[str, Any]] = [
         {"name": str(known.name), "url": str(known.url), **_wanted(known.policy, people=output == "table")}
@@ -368,8 +359,8 @@ def _wanted(policy: SignaturePolicy, *, people: bool) -> dict[str, Any]:
     return {"requireSignature": policy.required, "maxSignatureAgeSeconds": policy.max_age}
 
 
-@command("delete", repo_command)
-def repo_delete(name: str = argument(REPOSITORY)) -> None:
+@cli.command("delete", repo_command)
+def repo_delete(name: str = cli.argument(cli.REPOSITORY)) -> None:
     """Forget a repository. Datasets that were pulled from there stay."""
     from odfchain import RepoName
 
@@ -377,13 +368,13 @@ def repo_delete(name: str = argument(REPOSITORY)) -> None:
     say(f"forgot {name}")
 
 
-@group("alias", repo_command)
+@cli.group("alias", repo_command)
 def repo_alias() -> None:
     """Remember default places to pull from and to push to."""
 
 
-@command("list", repo_alias)
-def alias_list(datasets: tuple[str, ...] = argument(DATASET), output: str = formats()) -> None:
+@cli.command("list", repo_alias)
+def alias_list(datasets: tuple[str, ...] = cli.argument(cli.DATASET), output: str = cli.formats()) -> None:
     """List the places that datasets are pulled from and pushed to."""
     workspace = open_workspace()
     found = [d for name in datasets for d in workspace.matching(name)] if datasets else workspace
@@ -396,11 +387,11 @@ def alias_list(datasets: tuple[str, ...] = argument(DATASET), output: str = form
     screen.print_records(rows, ["dataset", "kind", "alias"], output, keys=3)
 
 
-@command("add", repo_alias)
+@cli.command("add", repo_alias)
 def alias_add(
-    dataset: str = argument(DATASET),
-    alias: str = argument(metavar="URL|REPOSITORY/NAME"),
-    kind: str | None = one_of(pull="A place to pull from.", push="A place to push to."),
+    dataset: str = cli.argument(cli.DATASET),
+    alias: str = cli.argument(metavar="URL|REPOSITORY/NAME"),
+    kind: str | None = cli.one_of(pull="A place to pull from.", push="A place to push to."),
 ) -> None:
     """Remember a place for a dataset. It comes before the places that are known already."""
     found = open_workspace()[dataset]
@@ -408,12 +399,12 @@ def alias_add(
     say(f"{found.alias}: {kind} {_without_password(known)}")
 
 
-@command("delete", repo_alias)
+@cli.command("delete", repo_alias)
 def alias_delete(
-    dataset: str = argument(DATASET),
-    alias: str | None = argument(),
-    everything: bool = option("Forget all places of this kind.", "--all"),
-    kind: str | None = one_of(pull="A place to pull from.", push="A place to push to."),
+    dataset: str = cli.argument(cli.DATASET),
+    alias: str | None = cli.argument(),
+    everything: bool = cli.option("Forget all places of this kind.", "--all"),
+    kind: str | None = cli.one_of(pull="A place to pull from.", push="A place to push to."),
 ) -> None:
     """Forget a place of a dataset."""
     if (alias is None) != everything:
@@ -447,16 +438,16 @@ def _without_password(alias: str) -> str:
 _PASSWORD_CHARACTERS = 4_096
 
 
-@command("login")
+@cli.command("login")
 def login_command(
-    place: str | None = argument(REPOSITORY, metavar="URL|REPOSITORY"),
-    from_stdin: bool = option("Read the token from standard input.", "--token-stdin"),
-    user: str | None = option("Ask the node for a token, as this user, with a password.", "NAME"),
-    password_stdin: bool = option("Read that password from standard input."),
-    plain_http: bool = option(
+    place: str | None = cli.argument(cli.REPOSITORY, metavar="URL|REPOSITORY"),
+    from_stdin: bool = cli.option("Read the token from standard input.", "--token-stdin"),
+    user: str | None = cli.option("Ask the node for a token, as this user, with a password.", "NAME"),
+    password_stdin: bool = cli.option("Read that password from standard input."),
+    plain_http: bool = cli.option(
         "Accept that anyone on the network path can read token and password (http, no https)."
     ),
-    output: str = formats(),
+    output: str = cli.formats(),
 ) -> None:
     """Keep a token for a server, or list the servers.
 
@@ -511,9 +502,9 @@ def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_s
         password = _read_line(_PASSWORD_CHARACTERS).removesuffix("\n").removesuffix("\r")
         return NodeAccounts(url).log_in(user or "", password)
     if not screen.is_interactive():
-        what, option = ("token", "--token-stdin") if user is None else ("password", "--password-stdin")
+        what, flag = ("token", "--token-stdin") if user is None else ("password", "--password-stdin")
         message = f"standard input is not a terminal: no {what} can be asked for"
-        raise errors.UsageError(message, hint=f"pipe it in and use {option}")
+        raise errors.UsageError(message, hint=f"pipe it in and use {flag}")
     if url.is_smart and user is None:
         user = screen.ask_text(f"User at {url} (empty, if you have a token)") or None
     if user is not None:
@@ -537,10 +528,10 @@ def _known(url: PeerUrl, token: str) -> str:
     return token
 
 
-@command("logout")
+@cli.command("logout")
 def logout_command(
-    place: str | None = argument(REPOSITORY, metavar="URL|REPOSITORY"),
-    everything: bool = option("Forget all tokens.", "--all"),
+    place: str | None = cli.argument(cli.REPOSITORY, metavar="URL|REPOSITORY"),
+    everything: bool = cli.option("Forget all tokens.", "--all"),
 ) -> None:
     """Forget the token for a server."""
     from odfchain.transfer.credentials import Credentials

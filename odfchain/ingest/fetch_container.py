@@ -20,7 +20,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from odfchain.errors import FetchError, IngestError, InvalidIdError
 from odfchain.ingest import fetching
@@ -54,7 +53,8 @@ def run_container(command: list[str], path: Path, context: fetching.FetchContext
         size += len(data)
         if size > context.limits.max_bytes:
             raise FetchError(f"{what}: prints more than {context.limits.max_bytes:,} bytes (limit max_bytes)")
-        _write(output, data, path)
+        with storage_errors(path):
+            output.write(data)
         context.progress.advance(len(data))
 
     def look() -> None:
@@ -112,11 +112,6 @@ def _remove(runtime: str, name: str) -> None:
             start_new_session=True,
             check=False,
         )
-
-
-def _write(output: BinaryIO, data: bytes, path: Path) -> None:
-    with storage_errors(path):
-        output.write(data)
 
 
 RUNTIMES = ("podman", "docker")

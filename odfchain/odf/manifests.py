@@ -316,7 +316,8 @@ def _content_of(tree: Any, kind: ManifestKind) -> Any:
         raise ManifestError(message, hint="a file of data becomes a dataset by `odfchain import FILE`")
     for key in ("kind", "version", "content"):
         if key not in tree:
-            raise ManifestError(f"the manifest has no {key!r}", hint=_example(kind))
+            start = f"'kind: {kind.name}', 'version: {kind.versions[-1]}' and 'content:'"
+            raise ManifestError(f"the manifest has no {key!r}", hint=f"a manifest starts with {start}")
     for key in tree:
         if key not in ("kind", "version", "content"):
             raise ManifestError(f"a manifest has no property {key!r} (only kind, version and content)")
@@ -327,10 +328,6 @@ def _content_of(tree: Any, kind: ManifestKind) -> Any:
         supported = " and ".join(str(v) for v in kind.versions)
         raise ManifestError(f"{kind.name} version {version} is not supported ({supported} can be read)")
     return from_tree(kind.content, tree["content"])
-
-
-def _example(kind: ManifestKind) -> str:
-    return f"a manifest starts with 'kind: {kind.name}', 'version: {kind.versions[-1]}' and 'content:'"
 
 
 def block_document(block: ev.MetadataBlock, version: int = MANIFEST_VERSION) -> dict[str, Any]:

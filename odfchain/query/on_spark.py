@@ -28,26 +28,10 @@ from odfchain.slices import skipping
 from odfchain.slices.footers import Value, file_stats
 from odfchain.slices.footers import quoted as quoted_column
 from odfchain.slices.skipping import UNKNOWN, ConditionVisitor, Parts
+from odfchain.spark import plans as catalyst
 from odfchain.spark import query_rules as functions
 from odfchain.spark.executor_files import ExecutorFiles, files_of, give_files
 from odfchain.spark.jobs import explain, run_job, task_results
-from odfchain.spark.plans import (
-    FEW_ROWS,
-    FEW_SETTINGS,
-    PlanNodes,
-    PlanWalker,
-    class_name,
-    declare_empty,
-    is_remote,
-    items,
-    java_of,
-    java_schema,
-    jvm_of,
-    of_plan,
-    strings,
-    the_object,
-    walker_of,
-)
 from odfchain.spark.query import PRIVATE_SETTINGS, private_session
 from odfchain.spark.query_refusals import QueryStep, StepChecker, failed_query, translate_spark_errors
 from odfchain.spark.types import col, latest_rows, physical_struct, quoted
@@ -85,7 +69,7 @@ _TABLE_FUNCTIONS = functions.TABLE_NAMES | {"variant_explode", "variant_explode_
 _ONE_QUERY = "only queries are answered: nothing is changed, and no file is named"
 
 
-def in_lower_case(walker: PlanWalker, sql: str) -> str:
+def in_lower_case(walker: catalyst.PlanWalker, sql: str) -> str:
     """The text with words that are not quoted in lower case, `$` of parameters as `:`, place by place."""
     tokens = walker.tokens(sql)
     if "".join(tokens) != sql:
@@ -115,7 +99,7 @@ class NamesInPlan:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
-def names_in(root: Any, walker: PlanWalker, checker: StepChecker) -> NamesInPlan:
+def names_in(root: Any, walker: catalyst.PlanWalker, checker: StepChecker) -> NamesInPlan:
     """The names in a plan, which is one of a query that calls nothing but functions of values."""
     found = NamesInPlan()
     for plans, parts in walker.regions(root):
@@ -134,13 +118,13 @@ def names_in(root: Any, walker: PlanWalker, checker: StepChecker) -> NamesInPlan
     return found
 
 
-def replaced(root: Any, found: NamesInPlan, tables: Collection[Any], walker: PlanWalker) -> Any:
+def replaced(root: Any, found: NamesInPlan, tables: Collection[Any], walker: catalyst.PlanWalker) -> Any:
     """The plan that has a table (another plan) in the place of each call, in order of the calls."""
     if not found.calls:
         return root
     jvm = walker.jvm
     changed = jvm.java.util.IdentityHashMap()
-    change = the_object(jvm.scala, "PartialFunction").fromFunction(walker.replacing(changed))
+    change = catalyst.the_object(jvm.scala, "PartialFunction").fromFunction(walker.replacing(changed))
     for (node, _), table in zip(found.calls, tables, strict=True):
         changed.put(node, table)
     # a plan is changed down to its leaves, but what a WITH defines is no child of it: the innermost first
@@ -151,18 +135,18 @@ def replaced(root: Any, found: NamesInPlan, tables: Collection[Any], walker: Pla
                 relation._2().transformDownWithSubqueries(change),  # noqa: SLF001
                 relation._3(),  # noqa: SLF001
             )
-            for relation in items(node.cteRelations())
+            for relation in catalyst.items(node.cteRelations())
         ]
         to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
         changed.put(node, node.copy(node.child(), to_seq(definitions), node.allowRecursion()))
     return root.transformDownWithSubqueries(change)
 
 
-def _check_calls(expressions: PlanNodes, checker: StepChecker) -> None:
+def _check_calls(expressions: catalyst.PlanNodes, checker: StepChecker) -> None:
     for i in expressions.of("UnresolvedFunction", "UnresolvedGenerator"):
         node = expressions[i]
         generator = expressions.classes[i].endswith("UnresolvedGenerator")
-        name = node.name().unquotedString() if generator else ".".join(strings(node.nameParts()))
+        name = node.name().unquotedString() if generator else ".".join(catalyst.strings(node.nameParts()))
         if name.lower() in _FUNCTIONS and (generator or not node.isInternal()):
             continue
         if name.lower() in sql_text.FUNCTIONS:
@@ -172,7 +156,7 @@ def _check_calls(expressions: PlanNodes, checker: StepChecker) -> None:
 
 
 def _table(relation: Any, checker: StepChecker) -> str:
-    parts = strings(relation.multipartIdentifier())
+    parts = catalyst.strings(relation.multipartIdentifier())
     if len(parts) != 1:
         name = ".".join(parts)
         hint = f"write {quoted_name(name)}"
@@ -183,7 +167,7 @@ def _table(relation: Any, checker: StepChecker) -> str:
 
 
 def _table_function(node: Any, checker: StepChecker) -> tuple[Any, sql_text.Call] | None:
-    name = ".".join(strings(node.name()))
+    name = ".".join(catalyst.strings(node.name()))
     if name in sql_text.FUNCTIONS:
         return node, _arguments(name, node, checker)
     if name.lower() not in _TABLE_FUNCTIONS:
@@ -194,16 +178,16 @@ def _table_function(node: Any, checker: StepChecker) -> tuple[Any, sql_text.Call
 
 
 def _arguments(name: str, node: Any, checker: StepChecker) -> sql_text.Call:
-    expressions = items(node.functionArgs())
+    expressions = catalyst.items(node.functionArgs())
     if wrong := sql_text.wrong_count(name, len(expressions)):
         raise checker.refuse(node, f"has {wrong}", sql_text.usage(name))
     return (name, *(_argument(name, number, each, node, checker) for number, each in enumerate(expressions)))
 
 
 def _argument(name: str, number: int, expression: Any, node: Any, checker: StepChecker) -> str | None:
-    kind = class_name(expression)
+    kind = catalyst.class_name(expression)
     if kind == "UnresolvedAttribute" and sql_text.may_be_name(name, number):
-        parts = strings(expression.nameParts())
+        parts = catalyst.strings(expression.nameParts())
         if len(parts) == 1:
             return parts[0]
         whole = ".".join(parts)
@@ -357,17 +341,17 @@ class OnSpark:
         frame, _, _ = self._planned(sql_text.checked_text(query.sql), query)
         with translate_spark_errors(_LABEL):
             execution = frame._jdf.queryExecution()  # noqa: SLF001
-            return str(jvm_of(self.session).PythonSQLUtils.explainString(execution, "formatted"))
+            return str(catalyst.jvm_of(self.session).PythonSQLUtils.explainString(execution, "formatted"))
 
     def _planned(self, sql: str, query: sql_text.Query) -> tuple[DataFrame, tuple[Pin, ...], SlicesRead]:
-        if is_remote(self.session):
+        if catalyst.is_remote(self.session):
             hint = "leave spark.remote out of the settings, or use the embedded engine"
             raise EngineError("queries are not answered over Spark Connect, which shows no plans", hint=hint)
         from pyspark.sql import SparkSession
 
         with private_session(self.session, _SETTINGS) as java:
             private = give_files(SparkSession(self.session.sparkContext, java), files_of(self.session))
-            walker = walker_of(self.session)
+            walker = catalyst.walker_of(self.session)
             planning = _Planning(private, walker, sql, query.pins, self.checked)
             return *planning.plan(query.params or {}), planning.slices
 
@@ -376,12 +360,12 @@ class _Planning:
     """One query on its way to a plan, in a session of its own."""
 
     def __init__(
-        self, session: SparkSession, walker: PlanWalker, sql: str, pins: Pins, checked: CheckedSlices
+        self, session: SparkSession, walker: catalyst.PlanWalker, sql: str, pins: Pins, checked: CheckedSlices
     ) -> None:
         self._session, self._walker = session, walker
         self._sql, self._pins, self._checked = sql, pins, checked
-        self._java = java_of(session)
-        self._jvm = jvm_of(session)
+        self._java = catalyst.java_of(session)
+        self._jvm = catalyst.jvm_of(session)
         self._checker = StepChecker(QueryStep(_LABEL, sql))
         # Why names in the text are no datasets.
         self._missing: dict[str, OdfchainError] = {}
@@ -412,8 +396,12 @@ class _Planning:
             used, asked = self._used(read, relations)
         for name, condition in asked.items():
             relations[name] = self._asked(relations[name], condition)
-        if used and self._small and sum(relations[n].pins[0].state.record_count for n in used) <= FEW_ROWS:
-            for key, value in FEW_SETTINGS.items():
+        if (
+            used
+            and self._small
+            and sum(relations[n].pins[0].state.record_count for n in used) <= catalyst.FEW_ROWS
+        ):
+            for key, value in catalyst.FEW_SETTINGS.items():
                 self._session.conf.set(key, value)
         for name in used:
             rows = rows_asked(self._session, relations[name], self._checked)
@@ -447,7 +435,7 @@ class _Planning:
 
     def _alias(self, call: Any, table: Any) -> Any:
         logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
-        return the_object(logical, "SubqueryAlias").apply(call.name().last(), table)
+        return catalyst.the_object(logical, "SubqueryAlias").apply(call.name().last(), table)
 
     def _bound(self, plan: Any, found: NamesInPlan, params: Mapping[str, Any]) -> Any:
         for name, node in found.parameters.items():
@@ -459,7 +447,7 @@ class _Planning:
         plain = [value.as_py() if hasattr(value, "as_py") else value for value in values]
         to_seq = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq
         # values are literals of the plan, and never text of the query
-        literal = the_object(self._jvm.org.apache.spark.sql.catalyst.expressions, "Literal")
+        literal = catalyst.the_object(self._jvm.org.apache.spark.sql.catalyst.expressions, "Literal")
         return self._jvm.org.apache.spark.sql.catalyst.analysis.NameParameterizedQuery(
             plan, to_seq(list(found.parameters)), to_seq([literal.apply(value) for value in plain])
         )
@@ -469,8 +457,8 @@ class _Planning:
     ) -> tuple[list[str], dict[str, skipping.Condition]]:
         # analysis over empty tables: nothing is read to find out which tables and conditions there are
         for name, relation in relations.items():
-            schema = java_schema(self._session, asked_struct(relation))
-            declare_empty(self._java, self._jvm, name, schema)
+            schema = catalyst.java_schema(self._session, asked_struct(relation))
+            catalyst.declare_empty(self._java, self._jvm, name, schema)
         try:
             analyzed = self._frame(plan)._jdf.queryExecution().analyzed()  # noqa: SLF001
         except Exception as error:
@@ -494,7 +482,7 @@ class _Planning:
     def _frame(self, plan: Any) -> DataFrame:
         from pyspark.sql import DataFrame
 
-        return DataFrame(of_plan(self._java, self._jvm, plan), self._session)
+        return DataFrame(catalyst.of_plan(self._java, self._jvm, plan), self._session)
 
     def _no_dataset(self, error: Exception) -> OdfchainError | None:
         condition = getattr(error, "getCondition", lambda: None)()
@@ -556,7 +544,7 @@ _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 _ESCAPE = "\\"
 
 
-def condition_over(plans: PlanNodes, view: int, schema: pa.Schema) -> skipping.Condition:
+def condition_over(plans: catalyst.PlanNodes, view: int, schema: pa.Schema) -> skipping.Condition:
     """The condition on all rows of the table at an index, from the filters directly over it."""
     found: list[skipping.Condition] = []
     above = view - 1  # a node's first child comes right behind it
@@ -579,7 +567,7 @@ class _Reading(ConditionVisitor):
     def parts(self, node: Any) -> Parts:
         # bounded: beyond `_MOST_NODES` nothing is understood
         self._left -= 1
-        kind = class_name(node) if self._left > 0 else ""
+        kind = catalyst.class_name(node) if self._left > 0 else ""
         match kind:
             case "And" | "Or":
                 return kind.lower(), node.left(), node.right()
@@ -588,12 +576,12 @@ class _Reading(ConditionVisitor):
             case "Between":
                 return self.parts(node.replacement())
             case "With":
-                self._common |= {str(each.id()): each.child() for each in items(node.defs())}
+                self._common |= {str(each.id()): each.child() for each in catalyst.items(node.defs())}
                 return self.parts(node.child())
             case "IsNull" | "IsNotNull":
                 return skipping.Test.NULL if kind == "IsNull" else skipping.Test.VALUE, node.child()
             case "In":
-                return "in", node.value(), *items(node.list())
+                return "in", node.value(), *catalyst.items(node.list())
             case "Like":
                 pattern = _value(node.right())
                 if isinstance(pattern, str) and str(node.escapeChar()) == _ESCAPE:
@@ -602,12 +590,12 @@ class _Reading(ConditionVisitor):
 
     def path(self, node: Any) -> str | None:
         # a cast to a wider type changes no comparison
-        while (kind := class_name(node)) in ("Cast", "CommonExpressionRef"):
+        while (kind := catalyst.class_name(node)) in ("Cast", "CommonExpressionRef"):
             inner = node.child() if kind == "Cast" else self._common.get(str(node.id()))
             if inner is None or not _holds_all(inner.dataType().typeName(), node.dataType().typeName()):
                 return None
             node = inner
-        if class_name(node) != "AttributeReference":
+        if catalyst.class_name(node) != "AttributeReference":
             return None
         path = quoted_column(str(node.name()))
         return path if path in self.types else None

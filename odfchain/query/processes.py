@@ -34,13 +34,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, BinaryIO
 
-from odfchain.errors import (
-    EngineError,
-    OdfchainError,
-    QueryError,
-    QueryLimitError,
-    StoreError,
-)
+from odfchain.errors import EngineError, OdfchainError, QueryError, QueryLimitError, StoreError
 from odfchain.lazy import pa
 from odfchain.limits import OWN, AskedLimits
 from odfchain.odf.block_codec import decoder

@@ -22,10 +22,7 @@ from odfchain.workspace.points import parse_time
 _ARGUMENTS = {"state": (1, 3), "to_table": (1, 1), "diff": (2, 2), "history": (1, 1)}
 FUNCTIONS = frozenset(_ARGUMENTS)
 """`to_table` is what the reference node calls it; it takes a name only."""
-_USAGES = {
-    "diff": "write diff('name@POINT', 'name@POINT')",
-    "history": "write history('name[@POINT]')",
-}
+_USAGES = {"diff": "write diff('name@POINT', 'name@POINT')", "history": "write history('name[@POINT]')"}
 Call = tuple[str | None, ...]
 """The name of a function, then its arguments."""
 

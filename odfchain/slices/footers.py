@@ -237,15 +237,12 @@ def shown(value: Value, kind: pa.DataType) -> Any:
         return str(dt.date.fromordinal(days + _EPOCH) if t.is_date(kind) else Timestamp(int(value)))
     if t.is_time(kind):
         seconds, rest = divmod(int(value), 10**9)
-        return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{_fraction(rest)}"
+        fraction = f".{rest:09d}".rstrip("0") if rest else ""
+        return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{fraction}"
     if isinstance(value, Decimal):
         # `str` gives some decimals an exponent
         return format(value, "f")
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
-
-
-def _fraction(nanoseconds: int) -> str:
-    return f".{nanoseconds:09d}".rstrip("0") if nanoseconds else ""
 
 
 # Statistics of a footer as one line of text: types are found again by their names.

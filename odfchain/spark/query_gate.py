@@ -19,21 +19,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from odfchain.limits import QUERY
+from odfchain.spark import plans as catalyst
 from odfchain.spark import query_refusals as refusals
 from odfchain.spark import query_rules as functions
-from odfchain.spark.plans import (
-    PlanNodes,
-    PlanWalker,
-    class_name,
-    declare_empty,
-    items,
-    jvm_of,
-    of_plan,
-    option,
-    strings,
-    the_object,
-    walker_of,
-)
 from odfchain.spark.query_rules import SUBQUERIES
 from odfchain.spark.types import quoted
 from odfchain.text import one_line, place_in
@@ -57,9 +45,9 @@ class Gate:
     def __init__(self, session: SparkSession, resolver: Any, *, replayed: bool = False) -> None:
         """`resolver` is the JVM's session that counts; `replayed` queries are computed again another day."""
         self._replayed = replayed
-        self._jvm = jvm_of(session)
+        self._jvm = catalyst.jvm_of(session)
         self._resolver = resolver
-        self._walker = walker_of(session)
+        self._walker = catalyst.walker_of(session)
         self._pivot_texts: list[Any] = []
         self.tables: dict[str, TableSize] = {}
         """What queries may name: the tables that are declared, and the results of steps that were read."""
@@ -69,7 +57,7 @@ class Gate:
 
     def declare(self, name: str, schema: Any, size: TableSize) -> None:
         """From now on there is a table without rows of this schema (of the JVM)."""
-        declare_empty(self._resolver, self._jvm, name, schema)
+        catalyst.declare_empty(self._resolver, self._jvm, name, schema)
         self.tables[name] = size
 
     def read(self, step: refusals.QueryStep) -> Any:
@@ -99,7 +87,7 @@ class Gate:
             for i in plans.of("UnresolvedWith"):
                 if plans[i].allowRecursion():
                     raise checker.refuse(plans[i], "calls itself (WITH RECURSIVE)", "write the levels out")
-                known |= {inner.alias() for inner in items(plans[i].innerChildren())}
+                known |= {inner.alias() for inner in catalyst.items(plans[i].innerChildren())}
             for part in parts:
                 self._expressions(part, checker)
             for i in plans.of("Sort"):
@@ -111,7 +99,9 @@ class Gate:
             for i in plans.of("UnresolvedInlineTable"):
                 self._inline(self._walker.inside(plans[i].expressions()), plans[i], checker)
             for i in plans.of("Pivot"):
-                self._pivot_texts += [v for v in items(plans[i].pivotValues()) if not checker.is_spelled(v)]
+                self._pivot_texts += [
+                    v for v in catalyst.items(plans[i].pivotValues()) if not checker.is_spelled(v)
+                ]
             for i in plans.of("UnresolvedTableValuedFunction"):
                 self._table_function(plans[i], checker)
             relations += [plans[i] for i in plans.of("UnresolvedRelation")]
@@ -120,7 +110,7 @@ class Gate:
 
     @staticmethod
     def _relation(relation: Any, checker: refusals.StepChecker, known: set[str]) -> None:
-        parts = strings(relation.multipartIdentifier())
+        parts = catalyst.strings(relation.multipartIdentifier())
         if len(parts) != 1 or parts[0] not in known:
             name = ".".join(parts)
             message = f"there is no table `{one_line(name, 80)}` for this query"
@@ -128,7 +118,7 @@ class Gate:
         if not relation.options().isEmpty():
             raise checker.refuse(relation, "a table is taken as it is, without options", "leave WITH (…) out")
 
-    def _expressions(self, expressions: PlanNodes, judge: refusals.StepChecker) -> None:
+    def _expressions(self, expressions: catalyst.PlanNodes, judge: refusals.StepChecker) -> None:
         windows = expressions.of("WindowExpression")
         ordered = {i + 1 for i in windows if not expressions[i].windowSpec().orderSpec().isEmpty()}
         for i in expressions.of("UnresolvedFunction", "UnresolvedGenerator"):
@@ -140,7 +130,7 @@ class Gate:
                 message = "depends on the order in which rows arrive"
                 raise judge.refuse(expressions[i], message, refusals.order_hint())
         for i in expressions.of("UnresolvedStarExceptOrReplace"):
-            if option(expressions[i].replacements()) is not None:
+            if catalyst.option(expressions[i].replacements()) is not None:
                 raise judge.refuse(expressions[i], "`*` with REPLACE is not on the list", "name the columns")
         for i in expressions.of("Literal"):
             judge.literal(expressions[i])
@@ -150,10 +140,14 @@ class Gate:
             judge.window(self._walker, expressions[i], "UnresolvedAttribute", "UnresolvedFunction")
 
     @staticmethod
-    def _inline(expressions: PlanNodes, plan: Any, checker: refusals.StepChecker) -> None:
+    def _inline(expressions: catalyst.PlanNodes, plan: Any, checker: refusals.StepChecker) -> None:
         for i, name in enumerate(expressions.classes):
             temporal = name.endswith(".Cast") and expressions[i].dataType().typeName() in refusals.TEMPORAL
-            words = strings(expressions[i].nameParts()) if name.endswith(".UnresolvedFunction") else ["array"]
+            words = (
+                catalyst.strings(expressions[i].nameParts())
+                if name.endswith(".UnresolvedFunction")
+                else ["array"]
+            )
             named = words[0].lower() not in functions.INLINE_NAMES
             if name.endswith(".Cast"):
                 checker.collation(expressions[i])
@@ -163,7 +157,7 @@ class Gate:
 
     @staticmethod
     def _table_function(plan: Any, checker: refusals.StepChecker) -> None:
-        name = ".".join(strings(plan.name()))
+        name = ".".join(catalyst.strings(plan.name()))
         if name.lower() not in functions.TABLE_NAMES:
             message = f"table function `{one_line(name, 80)}` is not on the list"
             raise checker.refuse(plan, message, "explode and range are")
@@ -176,7 +170,7 @@ class Gate:
         """The query over the declared tables; its names mean only what is allowed."""
         checker = refusals.StepChecker(step, replayed=self._replayed)
         with refusals.translate_spark_errors(step.label, translated=step.translated, sql=step.sql):
-            frame = of_plan(self._resolver, self._jvm, plan)
+            frame = catalyst.of_plan(self._resolver, self._jvm, plan)
             analyzed = frame.queryExecution().analyzed()
             self._check_resolved(analyzed, checker)
             if not analyzed.deterministic():
@@ -218,8 +212,8 @@ class Gate:
         found = _IMPLEMENTATIONS.get(version := self._resolver.version())
         if found is None:
             analysis = self._jvm.org.apache.spark.sql.catalyst.analysis
-            built_in = the_object(analysis, "FunctionRegistry").expressions()
-            entries = [option(built_in.get(name)) for name in sorted(functions.ALL_NAMES)]
+            built_in = catalyst.the_object(analysis, "FunctionRegistry").expressions()
+            entries = [catalyst.option(built_in.get(name)) for name in sorted(functions.ALL_NAMES)]
             classes = {entry._1().getClassName() for entry in entries if entry is not None}  # noqa: SLF001
             found = frozenset(name for name in classes if name.startswith(_BUILT_IN))
             _IMPLEMENTATIONS[version] = found
@@ -245,7 +239,7 @@ SHOWN = "(a time of day without a date) $1"
 class DateGuard:
     """Puts the guard into resolved plans, down to the views named `inputs`: how those are read is not SQL."""
 
-    def __init__(self, walker: PlanWalker, inputs: Collection[str]) -> None:
+    def __init__(self, walker: catalyst.PlanWalker, inputs: Collection[str]) -> None:
         self._walker, self._inputs = walker, inputs
         self._jvm = jvm = walker.jvm
         self._expressions = jvm.org.apache.spark.sql.catalyst.expressions
@@ -289,10 +283,10 @@ class DateGuard:
             return plan
         guarded = plan
         if not plan.children().isEmpty():
-            children = [self.plan(child) for child in items(plan.children())]
+            children = [self.plan(child) for child in catalyst.items(plan.children())]
             guarded = plan.withNewChildren(self._to_seq(children))
         changed = self._jvm.java.util.IdentityHashMap()
-        for expression in items(plan.expressions()):
+        for expression in catalyst.items(plan.expressions()):
             tree = self._walker.plans(expression)
             casts = any(self._makes_timestamp(tree[i]) for i in tree.of(*_CASTS))
             if casts or any(name in SUBQUERIES for name in tree.classes):
@@ -300,14 +294,14 @@ class DateGuard:
         return guarded.mapExpressions(self._walker.replacing(changed)) if changed.size() else guarded
 
     def _concerns(self, plan: Any) -> bool:
-        if class_name(plan) == "View" and plan.desc().identifier().table() in self._inputs:
+        if catalyst.class_name(plan) == "View" and plan.desc().identifier().table() in self._inputs:
             return False
         expressions = self._walker.expressions(plan)
         return bool(expressions.of(*_CASTS)) or any(name in SUBQUERIES for name in expressions.classes)
 
     def _expression(self, node: Any) -> Any:
         kind = node.getClass().getName()
-        children = [self._expression(child) for child in items(node.children())]
+        children = [self._expression(child) for child in catalyst.items(node.children())]
         if kind.rpartition(".")[2] in _CASTS and self._makes_timestamp(node):
             children[0] = self._guard(children[0])
         guarded = node.withNewChildren(self._to_seq(children)) if children else node
@@ -319,12 +313,12 @@ class DateGuard:
         if children.size() != 1:  # with a format, or a lambda's own
             return False
         source = children.apply(0)
-        if class_name(source) == "Literal":  # the gate has seen that it begins with its date
+        if catalyst.class_name(source) == "Literal":  # the gate has seen that it begins with its date
             return False
         return bool(node.dataType().typeName() == "timestamp" and source.dataType().typeName() == "string")
 
     def _guard(self, text: Any) -> Any:
-        literal = the_object(self._expressions, "Literal")
+        literal = catalyst.the_object(self._expressions, "Literal")
         bare, shown = literal.apply(BARE), literal.apply(SHOWN)
         return self._expressions.RegExpReplace(text, bare, shown)
 
@@ -332,16 +326,18 @@ class DateGuard:
 def _extent(node: Any) -> tuple[int, int]:
     """First and last character of a node in its query; the beginning where Spark has no place."""
     origin = node.origin()
-    start, stop = option(origin.startIndex()), option(origin.stopIndex())
+    start, stop = catalyst.option(origin.startIndex()), catalyst.option(origin.stopIndex())
     return (0, 0) if start is None or stop is None else (int(start), int(stop) + 1)
 
 
 def _name_of_cast(node: Any) -> str | None:
     """The name that Spark gives to the cast of a column, quoted; None for others."""
-    if class_name(node) != "Cast":
+    if catalyst.class_name(node) != "Cast":
         return None
     child = node.child()
-    return None if class_name(child) != "UnresolvedAttribute" else quoted(str(child.nameParts().last()))
+    return (
+        None if catalyst.class_name(child) != "UnresolvedAttribute" else quoted(str(child.nameParts().last()))
+    )
 
 
 def _tables_hint(name: str, known: Collection[str]) -> str:
@@ -424,7 +420,7 @@ class _ExpressionSize:
 
 
 class _Expressions:
-    def __init__(self, walker: PlanWalker, found: PlanNodes, own: Sequence[int]) -> None:
+    def __init__(self, walker: catalyst.PlanWalker, found: catalyst.PlanNodes, own: Sequence[int]) -> None:
         self.nodes = found
         self.children = walker.children(found)
         sizes = _subtrees(self.children)
@@ -445,7 +441,7 @@ class _Expressions:
 class PlanMeasure:
     """Counts one step; raises a `QueryError` as soon as a table is too large."""
 
-    def __init__(self, walker: PlanWalker, checker: refusals.StepChecker) -> None:
+    def __init__(self, walker: catalyst.PlanWalker, checker: refusals.StepChecker) -> None:
         self._walker, self._checker = walker, checker
 
     def check_cubes(self, tokens: Sequence[str]) -> None:
@@ -490,12 +486,12 @@ class PlanMeasure:
         return stack.pop()
 
     def _scopes(
-        self, plans: PlanNodes, children: Sequence[int], scope: Mapping[str, TableSize]
+        self, plans: catalyst.PlanNodes, children: Sequence[int], scope: Mapping[str, TableSize]
     ) -> list[Mapping[str, TableSize]]:
         sizes, scopes = _subtrees(children), [scope] * len(children)
         for i in plans.of("UnresolvedWith"):
             known = dict(scopes[i])
-            for relation in items(plans[i].innerChildren()):
+            for relation in catalyst.items(plans[i].innerChildren()):
                 known[str(relation.alias())] = self.table(relation, known)
             scopes[i : i + sizes[i]] = [known] * sizes[i]
         return scopes
@@ -528,7 +524,7 @@ class PlanMeasure:
         plain = replace(first, nodes=nodes, cells=sum(s.cells for s in (*below, *inside)))
         match kind:
             case "UnresolvedRelation":
-                name = ".".join(str(part) for part in items(plan.multipartIdentifier()))
+                name = ".".join(str(part) for part in catalyst.items(plan.multipartIdentifier()))
                 table = scope.get(name, TableSize())
                 return replace(table, nodes=table.nodes + 1, aliases={name: table.width})
             case "SubqueryAlias":
@@ -558,7 +554,7 @@ class PlanMeasure:
     ) -> TableSize:
         keys = plan.groupingExpressions()
         sets = 1
-        for key in items(keys):
+        for key in catalyst.items(keys):
             sets *= self._sets(key)
             if sets > QUERY.grouping_sets:
                 raise self._checker.refuse(key, *_too_many(sets))
@@ -572,7 +568,7 @@ class PlanMeasure:
 
     @staticmethod
     def _sets(key: Any) -> int:
-        kind = class_name(key)
+        kind = catalyst.class_name(key)
         if kind not in ("Cube", "Rollup", "GroupingSets"):
             return 1
         count = int(key.groupingSetIndexes().size())
@@ -621,8 +617,8 @@ class _NameScope:
         return max(known, default=self.heaviest)
 
     def star(self, node: Any) -> int:
-        target = option(node.target())
-        names = [str(part) for part in items(target)] if target is not None else []
+        target = catalyst.option(node.target())
+        names = [str(part) for part in catalyst.items(target)] if target is not None else []
         for size in self.below:
             if len(names) == 1 and names[0] in size.aliases:
                 return size.aliases[names[0]]

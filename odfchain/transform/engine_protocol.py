@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from odfchain import errors
 from odfchain.odf import engine_messages as messages
-from odfchain.odf.block_codec import Decoder, Encoder
+from odfchain.odf.block_codec import Encoder, decoder
 from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.flatbuffers import load_fbs
@@ -126,7 +126,7 @@ class Call:
 
     def unpack_request(self, message: bytes) -> Any:
         """The request in a message; blank names of columns are the default ones."""
-        return _with_vocabulary(_decoder().decode(self.request_table, unwrap(message)))
+        return _with_vocabulary(decoder().decode(self.request_table, unwrap(message)))
 
     def pack_response(self, kind: str, **values: Any) -> bytes:
         """A response of a kind (`Progress`, `Success`, `InvalidQuery`, `InternalError`) as a message."""
@@ -134,7 +134,7 @@ class Call:
 
     def unpack_response(self, message: bytes) -> Any:
         """The response in a message."""
-        return _decoder().decode(self.response_table, unwrap(message))
+        return decoder().decode(self.response_table, unwrap(message))
 
 
 SERVICE = "engine.Engine"
@@ -145,11 +145,6 @@ EXECUTE_RAW_QUERY = Call("ExecuteRawQuery", "RawQueryRequest", "RawQueryResponse
 @lru_cache
 def _encoder() -> Encoder:
     return Encoder(load_fbs("odf.fbs"), 4)
-
-
-@lru_cache
-def _decoder() -> Decoder:
-    return Decoder(load_fbs("odf.fbs"))
 
 
 def _pack(table: str, value: Any) -> bytes:

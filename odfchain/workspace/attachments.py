@@ -58,9 +58,7 @@ def read_files(given: Sequence[str]) -> tuple[AttachmentEmbedded, ...]:
 
 
 def with_files(
-    snapshot: DatasetSnapshot,
-    files: Sequence[AttachmentEmbedded],
-    present: Sequence[AttachmentEmbedded] = (),
+    snapshot: DatasetSnapshot, files: Sequence[AttachmentEmbedded], present: Sequence[AttachmentEmbedded] = ()
 ) -> DatasetSnapshot:
     """The definition with the files beside its own attachments.
 

@@ -213,7 +213,9 @@ def _events_of(
     for index, event in enumerate(snapshot.metadata):
         path = f"metadata[{index}]"
         _check_allowed(event, snapshot.kind, path)
-        if isinstance(event, ev.SetTransform) and snapshot.name in _local_inputs(event):
+        if isinstance(event, ev.SetTransform) and snapshot.name in {
+            local_alias(item.dataset_ref) for item in event.inputs
+        }:
             raise ManifestError("a dataset cannot be an input of itself", path=f"{path}.inputs")
         events.append(_normalized(event, resolve, path))
         _check_operations(events[-1], vocabulary or ev.DatasetVocabulary(), path)
@@ -340,10 +342,6 @@ def _where(snapshot: DatasetSnapshot) -> str:
 
 def _inputs(snapshot: DatasetSnapshot) -> set[DatasetAlias]:
     return {alias for ref in _refs(snapshot) if (alias := local_alias(ref)) is not None}
-
-
-def _local_inputs(event: ev.SetTransform) -> set[DatasetAlias | None]:
-    return {local_alias(item.dataset_ref) for item in event.inputs}
 
 
 def referenced(snapshot: DatasetSnapshot) -> list[DatasetAlias | DatasetId]:

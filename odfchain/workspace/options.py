@@ -162,10 +162,7 @@ class CheckOptions(Watched):
     require_signature: Annotated[bool, "An unsigned head is a fault, not only a note."] = False
     profiles: Annotated[bool, "Compute the signed profiles of its blocks again."] = False
     trusted_by: Annotated[
-        int,
-        "With --replay: leave out datasets that N trusted auditors have replayed.",
-        "N",
-        {"least": 0},
+        int, "With --replay: leave out datasets that N trusted auditors have replayed.", "N", {"least": 0}
     ] = 0
     jobs: Annotated[int, "Slices read, or transactions replayed, side by side.", {"least": 1}] = 2
     after: Annotated[
@@ -503,9 +500,7 @@ class CorrectOptions(CommitOptions):
     remove: Annotated[Paths, "Retract the rows whose keys a file lists; can be repeated.", "FILE"] = ()
     allow_new: Annotated[bool, "Add the rows whose keys are not recorded yet."] = False
     input_format: Annotated[
-        str | None,
-        "Format of files whose names do not say it.",
-        {"choices": ["csv", "ndjson", "parquet"]},
+        str | None, "Format of files whose names do not say it.", {"choices": ["csv", "ndjson", "parquet"]}
     ] = None
     allow_future: Annotated[bool, "Accept event times far in the future."] = False
     force: ForceOnCopy = False

@@ -29,6 +29,7 @@ from odfchain.cli.context import Globals
 from odfchain.cli.engine import engine_command
 from odfchain.errors import CodecError, EngineError, QueryError, UnsupportedVersionError, UsageError
 from odfchain.odf import engine_messages as messages
+from odfchain.odf.block_codec import decoder
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.sources import SqlQueryStep, TransformSql
@@ -157,7 +158,7 @@ def test_blank_column_names_mean_the_default_ones(files: Path, blank: Any) -> No
     assert simulated.requests[0].vocab == DatasetVocabulary()
     assert simulated.requests[0].query_inputs[0].vocab == DatasetVocabulary()
     assert pq.read_schema(request.new_data_path).names[:3] == ["offset", "op", "system_time"]
-    sent = wire._decoder().decode("TransformRequest", unwrap(EXECUTE_TRANSFORM.pack_request(request)))
+    sent = decoder().decode("TransformRequest", unwrap(EXECUTE_TRANSFORM.pack_request(request)))
     assert sent.vocab == sent.query_inputs[0].vocab == DatasetVocabulary(), "older engines take no blanks"
 
 
