@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import BadInputError, EngineError, OdfchainError, SchemaError, UsageError
 from odfchain.ingest import read_csv
-from odfchain.lazy import F, pa, pc, pq
+from odfchain.lazy import F, pa, pc
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
 from odfchain.odf.arrow_schema import slice_schema
@@ -608,7 +608,7 @@ def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
     from pyspark.sql import DataFrame as Frame
     from pyspark.sql import SparkSession
 
-    from odfchain.slices.reader import data_batches
+    from odfchain.slices.reader import data_batches, read_footer
     from odfchain.spark.query_refusals import failed_query
 
     # a clone, so that the settings of the user's session stay as they are
@@ -628,4 +628,4 @@ def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
     if not more:
         return first.rename(path)
     batches = (batch for file in files for batch in data_batches(file))
-    return write_frame_file(pa.RecordBatchReader.from_batches(pq.read_schema(first), batches), folder)
+    return write_frame_file(pa.RecordBatchReader.from_batches(read_footer(first)[1], batches), folder)
