@@ -28,20 +28,7 @@ from odfchain.spark.known_errors import OwnErrors
 from odfchain.storage import fsio
 from odfchain.storage.locations import public_name
 from odfchain.text import SECRET, one_line
-from odfchain.workspace.config import (
-    OF_USER,
-    OF_WORKSPACE,
-    DatasetConfig,
-    OwnPull,
-    OwnSnapshots,
-    ProfileWhen,
-    SettingsFile,
-    absolute,
-    change_config,
-    config_path,
-    read_config,
-    user_folder,
-)
+from odfchain.workspace import config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.options import member
 
@@ -81,7 +68,7 @@ class Setting:
         return typing.get_origin(self.hint) is dict
 
 
-def all_settings(of: SettingsFile = OF_WORKSPACE) -> list[Setting]:
+def all_settings(of: config.SettingsFile = config.OF_WORKSPACE) -> list[Setting]:
     """Every setting, in the order of the file."""
     settings = []
     for section, (_, cls, _) in properties_of(of.kind.content).items():
@@ -89,7 +76,7 @@ def all_settings(of: SettingsFile = OF_WORKSPACE) -> list[Setting]:
     return settings
 
 
-def setting(text: str, of: SettingsFile = OF_WORKSPACE) -> Setting:
+def setting(text: str, of: config.SettingsFile = config.OF_WORKSPACE) -> Setting:
     """The setting of a name; else a `UsageError` suggests near ones."""
     known = all_settings(of)
     for item in known:
@@ -97,7 +84,7 @@ def setting(text: str, of: SettingsFile = OF_WORKSPACE) -> Setting:
             return item
         if item.has_keys and text.startswith(f"{item}.") and len(text) > len(str(item)) + 1:
             return _entry(item, text[len(str(item)) + 1 :])
-    if of is not OF_USER and text in map(str, all_settings(OF_USER)):
+    if of is not config.OF_USER and text in map(str, all_settings(config.OF_USER)):
         raise UsageError(f"{text} is of the user, no workspace has it", hint="give --global")
     if text == str(_PULL_EVERY):
         raise UsageError(f"{text} is of a dataset", hint="give --dataset NAME")
@@ -129,14 +116,14 @@ def _parts_of(item: Setting) -> dict[str, Any]:
     return {name: hint for name, (_, hint, _) in properties_of(typing.cast("type[Any]", entry)).items()}
 
 
-def default_of(item: Setting, of: SettingsFile = OF_WORKSPACE) -> Any:
+def default_of(item: Setting, of: config.SettingsFile = config.OF_WORKSPACE) -> Any:
     """The default of a setting, as `value_of` has it; None for an entry or a part of one."""
     return None if item.key is not None else value_of(of.kind.content(), item)
 
 
-def value_of(config: Any, item: Setting) -> Any:
+def value_of(known: Any, item: Setting) -> Any:
     """The value in force as a plain tree; None where nothing is set and there is no default."""
-    section = getattr(config, _field(type(config), item.section))
+    section = getattr(known, _field(type(known), item.section))
     value = to_tree(getattr(section, _field(type(section), item.name)))
     if item.key is None:
         return value
@@ -172,7 +159,9 @@ def parsed(item: Setting, texts: Sequence[str]) -> Any:
         return texts[0]
 
 
-def edit(root: Path, item: Setting, change: Callable[[Any], Any], of: SettingsFile = OF_WORKSPACE) -> Any:
+def edit(
+    root: Path, item: Setting, change: Callable[[Any], Any], of: config.SettingsFile = config.OF_WORKSPACE
+) -> Any:
     """Durably replace the value of a setting by `change(value in force)`; returns the new value."""
     path = root / "config.yaml"
     fsio.make_folder(root, mode=0o700)
@@ -218,12 +207,12 @@ class Configuration(OwnErrors):
     """
 
     folder: Path
-    of: SettingsFile = OF_WORKSPACE
+    of: config.SettingsFile = config.OF_WORKSPACE
 
     @classmethod
     def of_user(cls) -> Configuration:
         """Those of the user, for every workspace: which workspaces of others are used."""
-        return cls(user_folder(), OF_USER)
+        return cls(config.user_folder(), config.OF_USER)
 
     @property
     def file(self) -> Path:
@@ -232,9 +221,9 @@ class Configuration(OwnErrors):
 
     def all(self) -> Iterator[tuple[str, Any, bool]]:
         """Name, value and whether that is the default of each setting; what may be a secret is left out."""
-        config = self.of.load(self.folder)
+        known = self.of.load(self.folder)
         for item in all_settings(self.of):
-            value = value_of(config, item)
+            value = value_of(known, item)
             yield str(item), _shown(str(item), value), value == default_of(item, self.of)
 
     def get(self, name: str) -> Any:
@@ -281,7 +270,7 @@ class Configuration(OwnErrors):
 
     def _paths(self, values: Sequence[str]) -> list[str]:
         # a user's settings are read in every folder, so their paths are absolute
-        return [absolute(value) for value in values] if self.of is OF_USER else list(values)
+        return [config.absolute(value) for value in values] if self.of is config.OF_USER else list(values)
 
     def _edit(self, item: Setting, change: Callable[[Any], Any]) -> str:
         edit(self.folder, item, change, self.of)
@@ -307,7 +296,7 @@ class DatasetConfiguration(OwnErrors):
     @property
     def file(self) -> Path:
         """The file of the settings."""
-        return config_path(self.files)
+        return config.config_path(self.files)
 
     def all(self) -> Iterator[tuple[str, Any, bool]]:
         """Name, value and whether nothing is set of each setting that a dataset can have."""
@@ -318,14 +307,14 @@ class DatasetConfiguration(OwnErrors):
     def get(self, name: str) -> Any:
         """The value that is set; None where the workspace's is in force."""
         item = _of_datasets(name)
-        return to_tree(getattr(getattr(read_config(self.files), item.section), item.name, None))
+        return to_tree(getattr(getattr(config.read_config(self.files), item.section), item.name, None))
 
     def set(self, name: str, values: Sequence[str]) -> str:
         """Set a setting."""
         item = _of_datasets(name)
         value = _checked(self.folder, item, parsed(item, values))
-        if item.hint is ProfileWhen:
-            value = member(ProfileWhen, str(item), value, ProfileWhen.DEMAND)
+        if item.hint is config.ProfileWhen:
+            value = member(config.ProfileWhen, str(item), value, config.ProfileWhen.DEMAND)
         if item == _PULL_EVERY:
             value = Recurrence.parse(value)
         return self._change(item, value)
@@ -335,13 +324,13 @@ class DatasetConfiguration(OwnErrors):
         return self._change(_of_datasets(name), None)
 
     def _change(self, item: Setting, value: Any) -> str:
-        def change(config: DatasetConfig) -> DatasetConfig:
-            none = OwnPull() if item == _PULL_EVERY else OwnSnapshots()
-            own = replace(getattr(config, item.section) or none, **{item.name: value})
+        def change(known: config.DatasetConfig) -> config.DatasetConfig:
+            none = config.OwnPull() if item == _PULL_EVERY else config.OwnSnapshots()
+            own = replace(getattr(known, item.section) or none, **{item.name: value})
             changed: dict[str, Any] = {item.section: None if own == none else own}
-            return replace(config, **changed)
+            return replace(known, **changed)
 
-        change_config(self.files, change)
+        config.change_config(self.files, change)
         return str(item)
 
 

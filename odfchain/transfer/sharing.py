@@ -14,19 +14,8 @@ from pathlib import Path
 
 from odfchain import errors
 from odfchain.chain.equivocation import EvidenceStore
+from odfchain.odf import names
 from odfchain.odf.identity import DID_ODF_PREFIX, DatasetId
-from odfchain.odf.names import (
-    AmbiguousAlias,
-    DatasetAlias,
-    DatasetAliasRemote,
-    DatasetRefAny,
-    DatasetUrl,
-    RemoteDatasetId,
-    RepoName,
-    is_branch_name,
-    parse_ref_any,
-    parse_ref_remote,
-)
 from odfchain.storage.local import HEAD
 from odfchain.storage.locations import HOST_AND_PORT, PeerUrl
 from odfchain.storage.store import Store
@@ -83,16 +72,18 @@ class AliasKind(Enum):
 
 def read_reference(
     text: str, repositories: Repositories
-) -> DatasetAlias | DatasetAliasRemote | RemoteDatasetId | DatasetUrl:
+) -> names.DatasetAlias | names.DatasetAliasRemote | names.RemoteDatasetId | names.DatasetUrl:
     """Parse a user's reference to any dataset: `a/b` is in repository `a` if that is registered."""
-    found = parse_ref_any(text)
-    if isinstance(found, AmbiguousAlias):
-        known = repositories.find(RepoName(found.prefix)) is not None
+    found = names.parse_ref_any(text)
+    if isinstance(found, names.AmbiguousAlias):
+        known = repositories.find(names.RepoName(found.prefix)) is not None
         return found.resolve(prefix_is_repo=known)
     return found
 
 
-def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias | None = None) -> PeerUrl:
+def resolve_remote(
+    text: str, repositories: Repositories, *, local: names.DatasetAlias | None = None
+) -> PeerUrl:
     """The URL of a reference to a remote dataset.
 
     Understood are a URL, `repo/name`, `repo/account/name` and `repo/did:odf:…`, whose URL ends in the id
@@ -100,14 +91,14 @@ def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias
     pushed, also the name of a repository alone: the dataset keeps its name there.
     """
     if local is not None and "/" not in text and not text.startswith("did:"):
-        return repositories.get(RepoName(text)).dataset(str(local.name))
+        return repositories.get(names.RepoName(text)).dataset(str(local.name))
     try:
-        found = parse_ref_remote(text)
+        found = names.parse_ref_remote(text)
     except errors.InvalidIdError as error:
         raise errors.InvalidIdError(str(error), hint=_intended_url(text) or error.hint) from None
-    if isinstance(found, DatasetUrl):
+    if isinstance(found, names.DatasetUrl):
         return PeerUrl.parse(found.url)
-    if isinstance(found, RemoteDatasetId):
+    if isinstance(found, names.RemoteDatasetId):
         if found.repo is None or local is not None:
             raise _id_alone(found)
         return repositories.get(found.repo).dataset(str(found.id))
@@ -146,13 +137,13 @@ def add_alias(dataset: DatasetFiles, kind: AliasKind, text: str) -> str:
 
 
 def _normal(text: str) -> str:
-    found = parse_ref_remote(text)
-    if isinstance(found, RemoteDatasetId) and found.repo is None:
+    found = names.parse_ref_remote(text)
+    if isinstance(found, names.RemoteDatasetId) and found.repo is None:
         raise _id_alone(found)
-    return PeerUrl.parse(found.url).text if isinstance(found, DatasetUrl) else str(found)
+    return PeerUrl.parse(found.url).text if isinstance(found, names.DatasetUrl) else str(found)
 
 
-def _id_alone(found: RemoteDatasetId) -> errors.UnsupportedPeerError:
+def _id_alone(found: names.RemoteDatasetId) -> errors.UnsupportedPeerError:
     return errors.UnsupportedPeerError(
         f"{found}: an id alone does not say where the dataset is",
         hint="write its URL, or repository/name; to read one also repository/did:odf:…",
@@ -168,7 +159,7 @@ def _spellings(text: str) -> set[str]:
 
 def check_shareable(dataset: DatasetFiles) -> None:
     """Check that a dataset is on its head or on a branch."""
-    if dataset.ref != HEAD and not is_branch_name(dataset.ref):
+    if dataset.ref != HEAD and not names.is_branch_name(dataset.ref):
         raise errors.UsageError(
             f"{dataset.alias}: what is shared is the head or a branch, not a point of the past",
             hint=f"`odfchain branch create {dataset.alias} NAME --at {dataset.ref}` makes one there",
@@ -208,7 +199,9 @@ class Sharing:
             if (hint := _intended_url(text)) is not None:
                 raise errors.InvalidIdError(str(error), hint=hint) from None
             return False
-        return not (isinstance(ref, DatasetAlias) or (isinstance(ref, RemoteDatasetId) and not ref.repo))
+        return not (
+            isinstance(ref, names.DatasetAlias) or (isinstance(ref, names.RemoteDatasetId) and not ref.repo)
+        )
 
     def url_of(self, ref: str) -> PeerUrl:
         """The URL of a reference to a remote dataset."""
@@ -219,7 +212,7 @@ class Sharing:
         url, wanted = self.url_of(ref), id_in(ref)
         if wanted is None:
             return url
-        repository = RepoName(ref.partition("/")[0])
+        repository = names.RepoName(ref.partition("/")[0])
         return self.repositories.find_by_id(repository, wanted, self.peer_options(token))
 
     def open(
@@ -228,10 +221,10 @@ class Sharing:
         """The peer that a reference to a remote dataset names; nothing is asked of the dataset yet."""
         return open_peer(self.place_of(ref, token), self.peer_options(token, parallel), branch)
 
-    def local(self, ref: DatasetRefAny) -> DatasetFiles | None:
+    def local(self, ref: names.DatasetRefAny) -> DatasetFiles | None:
         """The dataset of this workspace that was pulled from, or pushed to, what a reference names."""
         try:
-            if isinstance(ref, RemoteDatasetId):
+            if isinstance(ref, names.RemoteDatasetId):
                 return self.workspace.dataset(ref.id)
             url = self.url_of(str(ref))
         except (errors.InvalidIdError, errors.UnsupportedPeerError, errors.WorkspaceError):
@@ -276,7 +269,7 @@ class Sharing:
         """The URL of a repository that is named, or given by its URL."""
         if "/" in repository:
             return PeerUrl.parse(repository)
-        return self.repositories.get(RepoName(repository))
+        return self.repositories.get(names.RepoName(repository))
 
     # --- how ---------------------------------------------------------------------------------------
 
