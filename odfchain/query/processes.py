@@ -53,6 +53,7 @@ from odfchain.workspace.workspace_files import Connect, WorkspaceFiles
 
 READY = b"ready\n"
 ROWS = b"rows\n"
+FREE = b"free\n"
 SAID_BYTES = 64 << 10
 """Size limit of the process's error output [bytes]; the rows go through a pipe."""
 IDLE_SECONDS = 30.0
@@ -377,6 +378,8 @@ class LocalProcess(ChildProcess):
         if _idle or not self._ready or self._child.poll() is not None:
             self.close()
         else:
+            if os.getpid() == self._owner:
+                self._write(FREE)
             self._idle_since = time.monotonic()
             _idle.append(self)
 
@@ -539,9 +542,13 @@ def serve(connect: Connect) -> None:
     result: QueryResult | None = None
     while True:
         try:
-            line = asked.get(timeout=IDLE_SECONDS)
+            # a result whose rows are to be read is waited for as long as the parent lives
+            line = asked.get(timeout=IDLE_SECONDS if result is None else None)
         except Empty:
             os._exit(0)
+        if line == FREE:
+            result = None
+            continue
         if line == ROWS:
             assert result is not None  # noqa: S101 - rows are asked for after a plan
             _write_rows(result, answers)
