@@ -82,11 +82,11 @@ def engine_serve(
     ),
     engine: str = option("The engine that runs.", choices=["spark", "datafusion"], default="spark"),
 ) -> None:
-    """Run an engine as a service (gRPC): Spark, or DataFusion, which needs no Java.
+    """Run an engine as a service (gRPC), Spark or DataFusion.
 
-    The service runs until Ctrl-C or SIGTERM. There is no password: anyone who can connect can make it read
-    and write files with your rights. Listen on a network of other machines only if everybody there may do
-    that.
+    DataFusion needs no Java. The service runs until Ctrl-C or SIGTERM. There is no password: anyone who can
+    connect can make it read and write files with your rights. Listen on a network of other machines only if
+    everybody there may do that.
     """
     if socket is not None and (is_given("host") or is_given("port")):
         raise UsageError("--socket listens on no port: leave out --host and --port")

@@ -15,6 +15,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,9 +73,10 @@ def here(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+def store() -> Iterator[tuple[str, str]]:
     """(the program that runs containers, the digest of the engine's image)."""
-    folder = tmp_path_factory.mktemp("podman")
+    # podman takes no long path of what runs
+    folder = Path(tempfile.mkdtemp(prefix="podman-"))
     program = command(folder)
     try:
         yield program, import_image(program, IMAGE, engine_entry())
@@ -82,6 +84,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]
         subprocess.run(
             [*shlex.split(program), "system", "reset", "--force"], capture_output=True, check=False
         )
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=["process", pytest.param("image", marks=NEEDS_PODMAN)])
