@@ -175,7 +175,7 @@ def serve(workspace: Workspace, **asked: Any) -> None:
         node.parts.stopping = lambda: server.stopping
         node.traffic.sockets = lambda: server.connections
         if node.parts.queries is not None and options.secret is None:
-            node.parts.queries.slots.wait_until_loaded()  # a browser of one user begins with another page
+            node.parts.queries.load()  # a browser of one user begins with another page
         server.run(options.listening)
 
 

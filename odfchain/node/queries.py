@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 
 from odfchain.node.clients import Client
+from odfchain.profiles.pages import compile_template
 from odfchain.progress import Silent
 from odfchain.query.answers import canonical, hash_of
 from odfchain.query.embedded import Embedded
@@ -64,6 +66,13 @@ class Queries:
     def slots(self) -> Slots:
         """The processes; the first one is started with the node."""
         return Slots(self._worker, self._files)
+
+    def load(self) -> None:
+        """Return when the first answer, and its page, will be as quick as the next."""
+        for name in ("sqlglot.dialects.postgres", "odfchain.query.answers", "pyarrow.compute"):
+            import_module(name)
+        compile_template("sql")
+        self.slots.wait_until_loaded()
 
     def close(self) -> None:
         """Answer nothing any more."""

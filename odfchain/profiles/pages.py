@@ -54,6 +54,13 @@ def site_page(template: str, *, root: str, site: Mapping[str, Any], **values: An
     return made.render(site=site, root=root, style=stylesheet()[0], **values)
 
 
+def compile_template(name: str) -> None:
+    """A template of a node's pages, and what it is made of, is compiled from now on."""
+    _template("node/templates", f"{name}.html.j2")
+    for shared in ("frame", "parts"):
+        _environment().get_template(f"{shared}.html.j2")
+
+
 def within(*, root: str, site: Mapping[str, Any], dataset: Any, tab: str, **frame: Any) -> Render:
     """Makes what is a file in `-o html` a page of a node, on a tab below the head of its dataset."""
 
