@@ -6,7 +6,6 @@ have one in this request, and there is no checkpoint and no version. It shares n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import datafusion as df
@@ -68,18 +67,19 @@ class ContractEngine:
         made = pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
         pq.write_table(made, request.new_data_path)
         interval = OffsetInterval(start=first, end=first + len(rows) - 1) if len(rows) else None
-        return Executed(offset_interval=interval, watermark=self._watermark(request.query_inputs))
+        return Executed(offset_interval=interval, watermark=self._watermark(request))
 
-    def _watermark(self, inputs: Sequence[TransformRequestInput]) -> Timestamp | None:
+    def _watermark(self, request: TransformRequest) -> Timestamp | None:
         # the reference's coordinator sends those of the interval alone; ours sends the last known one first
         latest = []
-        for given in inputs:
+        for given in request.query_inputs:
+            key = f"{request.dataset_id} {given.query_alias}"
             marks = [mark.event_time for mark in given.explicit_watermarks]
-            if self.forgets and marks and marks[0] == self._known.get(given.query_alias):
+            if self.forgets and marks and marks[0] == self._known.get(key):
                 marks = marks[1:]
             if marks:
                 latest.append(max(marks))
-                self._known[given.query_alias] = latest[-1]
+                self._known[key] = latest[-1]
         return min(latest, default=None)
 
     def query(self, request: Any, *, progress: Progress) -> int:

@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,30 @@ def test_a_chain_of_the_reference_s_engine_is_replayed_as_equal(here: Workspace)
     assert schema is not None
     assert [f.value_type.KIND for f in schema.fields[:2]] == ["Int64", "Int32"]
     assert cities_of(made) == ["Lviv", "Kyiv", "Bar", "Odesa", "Rivne", "Lutsk", "Uman"]
+    check_replay(made)
+
+
+CHAINS: dict[str, Any] = yaml.safe_load((FIXTURES / "chains" / "datafusion-contract.yaml").read_text())
+
+
+@pytest.fixture(scope="module")
+def archived(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """Chains that were recorded once by an engine of the same contract."""
+    folder = tmp_path_factory.mktemp("archived")
+    with zipfile.ZipFile(FIXTURES / "chains" / "datafusion-contract.zip") as archive:
+        archive.extractall(folder)
+    return Workspace.open(folder)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_recorded_chain_is_replayed_as_equal(archived: Workspace, name: str) -> None:
+    made, expected = archived[name], CHAINS[name]
+    transform = DatasetState.read(made._files.chain).transform
+    assert transform is not None
+    assert transform.transform.version is None
+    rows = made.scan().to_arrow().select(expected["columns"]).to_pylist()
+    plain = [[v if isinstance(v, int | str | None) else str(v) for v in row.values()] for row in rows]
+    assert plain == expected["rows"]
     check_replay(made)
 
 
