@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from odfchain.errors import FetchError, IngestError, InvalidIdError
 from odfchain.ingest import fetching
@@ -53,8 +54,7 @@ def run_container(command: list[str], path: Path, context: fetching.FetchContext
         size += len(data)
         if size > context.limits.max_bytes:
             raise FetchError(f"{what}: prints more than {context.limits.max_bytes:,} bytes (limit max_bytes)")
-        with storage_errors(path):
-            output.write(data)
+        _write(output, data, path)
         context.progress.advance(len(data))
 
     def look() -> None:
@@ -71,6 +71,11 @@ def run_container(command: list[str], path: Path, context: fetching.FetchContext
         with storage_errors(path):
             output.close()
     return size
+
+
+def _write(output: BinaryIO, data: bytes, path: Path) -> None:
+    with storage_errors(path):
+        output.write(data)
 
 
 @contextlib.contextmanager
