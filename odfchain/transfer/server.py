@@ -162,7 +162,8 @@ class RepositoryServer:
 
     def wait(self) -> None:
         """Return when the server has ended."""
-        self._thread.join()
+        while self._thread.is_alive():  # a signal that another thread took is heard between two waits
+            self._thread.join(0.5)
         if self._failure is not None:
             raise TransferError(f"{self.url}: the server failed: {one_line(str(self._failure))}")
 
