@@ -42,6 +42,8 @@ class Slots:
         # the memory of a process takes time to be given back, and nobody need wait for that
         self._ending = ThreadPoolExecutor(running, thread_name_prefix="odfchain-queries-end")
         self._known = _KnownSlices()
+        # checking takes up to a second, and no query need wait for that
+        self._checking = ThreadPoolExecutor(1, thread_name_prefix="odfchain-queries-check")
         self._first = self._starter.submit(self._spare, worker.shown(Pins(files)))
 
     @contextlib.contextmanager
@@ -81,6 +83,7 @@ class Slots:
         process.close()
         self._freed()
         self._starter.submit(self._given_back, shown, process)
+        self._checking.submit(self._known.check, process.inputs)
 
     def _freed(self) -> None:
         with self._changed:
@@ -100,6 +103,7 @@ class Slots:
     def close(self) -> None:
         """End the loaders; nothing is asked any more."""
         self._ending.shutdown()
+        self._checking.shutdown(cancel_futures=True)
         self._starter.shutdown()
         for loaded in self._loaders.values():
             loaded.close()
@@ -148,7 +152,6 @@ class Slots:
             self._spare(shown)  # for the next query
         elif not loader.users:
             loader.close()
-        self._known.check(process.inputs)
 
 
 @dataclass
