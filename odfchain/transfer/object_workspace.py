@@ -87,15 +87,21 @@ class SharedNames:
         listed = [each for each in self.space.listed(_FOLDER, SHARING.shared_names) if each.size]
         # without an entity tag a listing tells nothing about content, so it is not cached
         tags = {each.key: f"{each.key} {each.tag}" for each in listed if each.tag}
+        plain = {each.key: (each.tag or "").strip('"') for each in listed}
         known: dict[str, Any] = {}
         with contextlib.suppress(errors.StoreError):
             known = json_object(fsio.read_start(self.cache, _CACHE_BYTES) or b"")
         cached = {key: known.get(tag) for key, tag in tags.items()}
         texts = {key: text for key, text in cached.items() if text and isinstance(text, str)}
         new, count = [each.key for each in listed if each.key not in texts], len(texts)
-        texts |= with_answers(lambda key: self._read(key)[0].decode("utf-8", "replace"), new)
+        # an answer that is no name, or of another version than the listed one, is not kept under its tag
+        doubted = set[str]()
+        for key, (data, version) in with_answers(self._read, new):
+            texts[key] = data.decode("utf-8", "replace")
+            if Name.parse(key, data) is None or plain[key] != ((version or ("",))[0] or "").strip('"'):
+                doubted.add(key)
         if new or len(known) != count:
-            kept = {tag: texts[key] for key, tag in tags.items()}
+            kept = {tag: texts[key] for key, tag in tags.items() if key not in doubted}
             fsio.replace_file(self.cache, json.dumps(kept).encode())
         return [name for key, text in texts.items() if (name := Name.parse(key, text.encode()))]
 
