@@ -211,6 +211,15 @@ def _check_writable(path: Path) -> None:
         raise errors.UsageError(f"{path}: is a folder")
     if not path.parent.is_dir():
         raise errors.UsageError(f"{path.parent}: no such folder")
+    _check_outside(path)
+
+
+def _check_outside(path: Path) -> None:
+    # a link may lead there: a head that is replaced by rows is a dataset that is lost
+    from odfchain.workspace.workspace_files import FOLDER
+
+    if FOLDER in (real := path.resolve()).parts:
+        raise errors.UsageError(f"{real}: inside a workspace", hint="name a file or folder elsewhere")
 
 
 # Values of `$name` in a query, as they are typed: `country=CH`, `since:DATE=2024-02-29`.
@@ -397,6 +406,7 @@ def _write_folder(rows: Counted, output: str, folder: Path, most: int | None) ->
     from odfchain.storage.fsio import make_folder, move_folder, replaced, storage_errors, temp_path
 
     target = folder.resolve()
+    _check_outside(target)
     with storage_errors(target):
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             message = f"{folder} already exists and is not empty"

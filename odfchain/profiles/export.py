@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -41,6 +41,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from odfchain.workspace.options import ExportOptions
 from odfchain.workspace.read_slices import KeptFooters, columns_of, verified_slice
+from odfchain.workspace.workspace_files import FOLDER as ROOT
 
 if TYPE_CHECKING:
     from odfchain.profiles.iceberg_table import IcebergFolder
@@ -423,6 +424,7 @@ class ExportFolder:
     ) -> Iterator[tuple[ExportFolder, Mark | None]]:
         """(the place, what was exported there before), for one export at a time."""
         _check_outside(folder, dataset)
+        _check_links((folder.parent, folder))  # those of a Lode store: others are resolved
         fsio.make_folder(folder)
         with fsio.locked_folder(folder):
             data = fsio.read_start(folder / _MARK, _MOST_BYTES)
@@ -432,6 +434,7 @@ class ExportFolder:
                     raise errors.NameCollisionError(
                         f"{folder}: not empty, and no export of odfchain", hint="name a new folder with --to"
                     )
+                _check_links(folder.rglob("*"))
             yield cls(folder, mark if known is None else replace(mark, name=known.name)), known
 
     def write_mark(self) -> None:
@@ -494,11 +497,18 @@ def _read_mark(data: bytes, folder: Path) -> Mark:
         ) from None
 
 
+def _check_links(paths: Iterable[Path]) -> None:
+    # what is behind one would be written to, or removed by --force: slices of a dataset, perhaps
+    for path in paths:
+        if path.is_symlink():
+            raise errors.NameCollisionError(f"{path}: a link within an export", hint="remove it")
+
+
 def _check_outside(folder: Path, dataset: DatasetFiles) -> None:
     """A folder is neither within a dataset, nor has one in it."""
     own = dataset.folder.resolve()
     within = [p for p in (folder, *folder.parents) if (p / "blocks").is_dir() and (p / "refs").is_dir()]
-    if within or own.parent in (folder, *folder.parents) or folder in own.parents:
+    if within or own.parent in (folder, *folder.parents) or folder in own.parents or ROOT in folder.parts:
         raise errors.UsageError(
             f"{folder}: inside a dataset, or contains one: a vacuum of the table would delete blocks",
             hint="name a folder outside the workspace with --to",
