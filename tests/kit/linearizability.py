@@ -33,7 +33,7 @@ Step = Callable[[Any, Any, Any], "Hashable | None"]
 class _Entry:
     """A call or a return in a list that entries leave and come back to."""
 
-    __slots__ = ("number", "match", "before", "after")  # fmt: skip
+    __slots__ = ("after", "before", "match", "number")
 
     def __init__(self, number: int, match: _Entry | None) -> None:
         self.number, self.match = number, match
