@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import mmap
 import os
@@ -20,16 +21,23 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from odfchain.odf.events import AddData
 from tests.kit.linearizability import APPEND, NEVER, READ, Operation
 
 EPOCH = 1_704_067_200_000
 """No watermark is before this [ms]."""
-PAUSE = 0.005
+LOADED = (
+    "pyarrow.parquet", "odfchain.branches.merging", "odfchain.cli.bring", "odfchain.audit.dataset_checks",
+    "odfchain.upkeep.compact", "odfchain.transfer.node_store", "tests.kit.shared_store", "tests.kit.smart_site",
+)  # fmt: skip
+"""What clients load."""
+PAUSE = 0.02
 """Between two reads of a reader [s]."""
 
 
@@ -51,10 +59,12 @@ class Plan:
     folder: str
     clients: list[Client]
     acknowledged: int
-    fault_every: float
-    """On average [s]."""
+    fault_every: float | None
+    """On average [s]; None: there are no faults."""
     seconds: float = 120.0
     seed: int = 0
+    counted: Sequence[str] = ("api", "command", "merge", "push")
+    """Kinds of clients whose answers are counted."""
     broken: bool = False
     """References are written without a look at what is there."""
 
@@ -205,6 +215,7 @@ def pull(client: Client) -> Work:
     ours = odf.open(Path(client.folder))._files
 
     def once(name: str, value: str) -> object:
+        time.sleep(PAUSE)
         _repeated(lambda: pulled(ours, f"odf+{client.more['url']}{name}", name))
         return ours.dataset(DatasetAlias.parse(name)).chain.head()
 
@@ -222,8 +233,83 @@ def look(client: Client) -> Work:
     return once
 
 
+def check(client: Client) -> Work:
+    """The newest blocks by their hashes, what an index says of them, and their newest slice; now and then all."""
+    from odfchain.workspace.dataset_state import DatasetState
+    from odfchain.workspace.read_slices import read_all
+
+    workspace = next(iter(_opened(client).values()))._workspace
+    known = {name: workspace[name] for name in client.datasets}
+
+    def once(name: str, value: str) -> object:
+        number = int(value.rpartition(".")[2])
+        if number % client.more["anew"] == 0:
+            known[name] = workspace[name]
+        if number % client.more["all"] == 0:
+            report = workspace[name].verify()
+            assert report.verdict == "clean", report.faults
+            state = DatasetState.read(workspace[name]._files.chain)
+            assert read_all(workspace[name]._files, state).num_rows == state.record_count
+            return report.head
+        files = known[name]._files
+        head = files.chain.head()
+        state = DatasetState.read(files.chain)
+        newest = list(itertools.islice(files.chain.walk(head), 4))
+        assert [block.sequence_number for _, block in newest] == [
+            newest[0][1].sequence_number - back for back in range(len(newest))
+        ]
+        found = files.chain.nearest("AddData", head=head)
+        slow = next((each for each, block in newest if isinstance(block.event, AddData)), None)
+        assert slow in (None, found.hash)
+        assert files.chain.hash_at(newest[-1][1].sequence_number, head) == newest[-1][0]
+        if (new := found.block.event.new_data) is not None:
+            assert files.data.verified_path(new.physical_hash).stat().st_size == new.size
+        assert state.record_count > 0
+        return head
+
+    return once
+
+
+def compact(client: Client) -> Work:
+    """Small slices become larger ones, and the head moves to other blocks."""
+    from odfchain.errors import RefConflictError
+
+    datasets = _opened(client)
+
+    def once(name: str, value: str) -> object:
+        time.sleep(client.more["pause"])
+        try:
+            return datasets[name].compact(force=True)
+        except RefConflictError as error:
+            raise RefusedError(str(error)) from error
+
+    return once
+
+
+def reindex(client: Client) -> Work:
+    """The index of the chain is gone, cut, damaged, or made anew."""
+    datasets, draw = _opened(client), random.Random(7)
+
+    def once(name: str, value: str) -> object:
+        time.sleep(client.more["pause"])
+        path = datasets[name]._files.index_path
+        size = path.stat().st_size if path.exists() else 0
+        how = draw.choice(("gone", "cut", "damaged", "anew"))
+        if how == "gone":
+            path.unlink(missing_ok=True)
+        elif how == "anew":
+            return datasets[name].fsck()
+        elif size:
+            with path.open("r+b") as stream:
+                stream.seek(draw.randrange(size))
+                stream.truncate() if how == "cut" else stream.write(b"\xff" * 3)
+        return how
+
+    return once
+
+
 KINDS: dict[str, Callable[[Client], Work]] = {
-    each.__name__: each for each in (api, command, merge, push, pull, look)
+    each.__name__: each for each in (api, command, merge, push, pull, look, check, compact, reindex)
 }
 READERS = ("pull", "look")
 
@@ -277,7 +363,7 @@ def _run(plan: Plan) -> dict[str, Any]:
     lives, pids, faults = [0] * count, [0] * count, list[tuple[str, float, str]]()
     places = {Path(each.folder, ".odfchain", "datasets") for each in plan.clients}
     locks, held = [lock for place in places for lock in place.glob("*/info/lock")], [0.0]
-    writers = [number for number, each in enumerate(plan.clients) if each.kind not in READERS]
+    writers = [number for number, each in enumerate(plan.clients) if each.kind in plan.counted]
 
     def start(number: int) -> None:
         lives[number] += 1
@@ -290,15 +376,18 @@ def _run(plan: Plan) -> dict[str, Any]:
 
     def is_enough() -> bool:
         counts = [struct.unpack_from("<Q", counters, 8 * number)[0] for number in writers]
-        return (
-            min(counts) > 0 and sum(counts) >= plan.acknowledged and len({kind for kind, *_ in faults}) == 2
-        )
+        return min(counts) > 0 and sum(counts) >= plan.acknowledged
 
     late, ends = 0.0, time.monotonic() + plan.seconds
     for number in range(count):
         start(number)
     try:
         while not is_enough() and time.monotonic() < ends:
+            if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                break  # one has met an error, which its journal has
+            if plan.fault_every is None:
+                time.sleep(0.05)
+                continue
             wait = draw.expovariate(1 / plan.fault_every)
             before = time.monotonic()
             time.sleep(wait)
@@ -439,12 +528,8 @@ def history_of(found: Recorded, dataset: str, lengths: dict[str, int]) -> list[O
 
 if __name__ == "__main__":
     _plan = json.loads(sys.argv[1])
-    import pyarrow.parquet  # noqa: F401 - what writers load
-
-    import odfchain.branches.merging
-    import odfchain.cli.bring
-    import tests.kit.shared_store
-    import tests.kit.smart_site  # noqa: F401
+    for _module in LOADED:
+        import_module(_module)
 
     _plan["clients"] = [Client(**each) for each in _plan["clients"]]
     print(json.dumps(_run(Plan(**_plan))))
