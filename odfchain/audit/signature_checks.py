@@ -105,13 +105,12 @@ class SignedStatements:
             )
         else:
             found = signed_heads.check_branch(content, dataset_id, dataset.ref, head.name)
-        if found.status is not SignatureStatus.SIGNED and dataset.chain.head() != head.name:
-            # a writer was faster, and has signed his own block
-            found = dataset.head_signature()
-            if found.status is not SignatureStatus.INVALID:
-                reason = "the head has moved meanwhile, and with it the signature"
-                yield from self.leave_out_head(reason, required=required)
-                return
+        moved = found.status is not SignatureStatus.SIGNED and dataset.chain.head() != head.name
+        # a writer was faster, and has signed his own block
+        if moved and (found := dataset.head_signature()).status is not SignatureStatus.INVALID:
+            reason = "the head has moved meanwhile, and with it the signature"
+            yield from self.leave_out_head(reason, required=required)
+            return
         yield SignatureLine(
             str(found.status),
             str(found.signer) if found.signer is not None else None,

@@ -10,11 +10,14 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import odfchain as odf
 from odfchain.api.workspace import Workspace
+from odfchain.chain import signed_heads
+from odfchain.odf.identity import Multihash
 from tests.kit import shared_store
 from tests.kit.history_writers import (
     READERS,
@@ -39,14 +42,14 @@ SHARED, PUSHED = [f"shared-{number}" for number in range(4)], [f"pushed-{number}
 
 
 def clients_of(machines: list[Path], ours: Path, copies: Path, to: dict[str, str]) -> list[Client]:
-    """Two writers of each kind, two who look, and one who pulls."""
-    kinds = ["api", "command", "merge", "look"]
+    """Two writers of each kind (one, where there are seconds), as many who look, and one who pulls."""
+    kinds, count = ["api", "command", "merge", "look"], scaled(1, 2, 2)
     here = [
         Client(f"{kind}-{number}", kind, str(machines[-number]), SHARED)
         for kind in kinds
-        for number in range(2)
+        for number in range(count)
     ]
-    pushing = [Client(f"push-{number}", "push", str(ours), PUSHED, to) for number in range(2)]
+    pushing = [Client(f"push-{number}", "push", str(ours), PUSHED, to) for number in range(count)]
     return [*here, *pushing, Client("pull-0", "pull", str(copies), PUSHED, to)]
 
 
@@ -107,14 +110,15 @@ def test_what_eight_writers_did_can_have_happened(
 ) -> None:
     shared_store.environment(monkeypatch, tmp_path / "home")
     folder = where == "folder"
-    count = scaled(60, 500, 8_000) if folder else scaled(30, 200, 2_000)
+    count = scaled(50, 500, 8_000) if folder else scaled(30, 200, 2_000)
     with SmallS3() as store, site(tmp_path, None if folder else store) as (clients, workspace):
-        every = scaled(150, 200, 500) / 1_000
+        every = scaled(300, 200, 500) / 1_000
         found = recorded(Plan(str(tmp_path), clients, count, every, seconds=scaled(60, 120, 420)))
         judged(found, workspace, record_property)
         assert found.acknowledged() >= count
 
 
+@pytest.mark.soak
 def test_a_reference_that_is_moved_without_a_lock_is_found_out(tmp_path: Path) -> None:
     """The checker has something to find: the same writers, with the mistake that others have made."""
     shared_store.add(odf.init(tmp_path), "shared")
@@ -132,7 +136,7 @@ def test_readers_verify_beside_writers(tmp_path: Path, record_property: Note) ->
     options = {"anew": 10, "all": scaled(50, 200, 500), "pause": scaled(50, 100, 200) / 1_000}
     kinds = ["check"] * 4 + ["api"] * 2 + ["compact", "reindex"]
     clients = [Client(f"{kind}-{n}", kind, str(tmp_path), names, options) for n, kind in enumerate(kinds)]
-    count = scaled(300, 5_000, 100_000)
+    count = scaled(200, 5_000, 100_000)
     found = recorded(
         Plan(str(tmp_path), clients, count, None, seconds=scaled(60, 120, 350), counted=["check"])
     )
@@ -143,3 +147,23 @@ def test_readers_verify_beside_writers(tmp_path: Path, record_property: Note) ->
     assert said["check"] >= count
     assert min(said[kind] for kind in kinds) > 0
     assert {report.verdict for report in workspace.verify()} == {"clean"}
+
+
+def test_a_commit_within_a_verification_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signature is of a block that the verification has not read; of a head that stays it is a fault."""
+    workspace, read = odf.init(tmp_path), signed_heads.read_head_signature
+    append(files := shared_store.add(workspace, "one"), "first")
+
+    def late(*given: Any) -> bytes | None:
+        monkeypatch.undo()
+        append(files, "second")
+        return read(*given)
+
+    monkeypatch.setattr(signed_heads, "read_head_signature", late)
+    report = workspace["one"].verify()
+    assert (report.verdict, report.signature.message) == (
+        "clean", "the head has moved meanwhile, and with it the signature",
+    )  # fmt: skip
+    assert workspace["one"].head != report.head
+    files.chain.set_ref("head", Multihash.parse(report.head), expected=files.chain.head())
+    assert [fault.check for fault in workspace["one"].verify().faults] == [16]

@@ -135,7 +135,12 @@ def append(files: Any, value: str) -> object:
 def api(client: Client) -> Work:
     """Commits as a program does that uses the API."""
     datasets = _opened(client)
-    return lambda name, value: append(datasets[name]._files, value)
+
+    def once(name: str, value: str) -> object:
+        time.sleep(client.more.get("pause", 0) / 4)
+        return append(datasets[name]._files, value)
+
+    return once
 
 
 def command(client: Client) -> Work:
