@@ -118,9 +118,12 @@ class Lease:
 
 def own_folder(folder: Path) -> Path:
     """This folder, made if need be, private to the user."""
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # whatever it is
+        folder.mkdir(mode=0o700)
     found = folder.lstat()
-    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(found.st_mode):
+        raise EngineError(f"{folder} is no folder", hint="remove it")
+    if found.st_uid != os.getuid():
         raise EngineError(f"{folder} belongs to another user")
     if found.st_mode & 0o077:
         raise EngineError(f"{folder} can be entered by others", hint=f"chmod 700 {folder}")
