@@ -12,6 +12,7 @@ from odfchain import errors
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from tests.kit.exports import add
+from tests.kit.run_length import scaled
 from tests.kit.support import Run
 
 KINDS = ("delta", "iceberg", "lode")
@@ -53,7 +54,7 @@ def test_links_within_an_export_are_not_followed(
     airports.export(kind, target)
     entries = sorted(path for path in target.rglob("*") if path.is_dir() or path.parent == target)
     refused = 0
-    for number, path in enumerate(entries):
+    for number, path in enumerate(entries[:: scaled(3, 1, 1)]):
         for there in ("moved", "the slices", "nothing"):
             kept = outside / f"{number} {there}"
             path.rename(kept)

@@ -104,7 +104,7 @@ def write(workspace: Workspace, text: str) -> None:
     on_the_newest_head(lambda: append(root, text), 3, SILENT)
 
 
-@pytest.mark.parametrize("seed", range(scaled(3, 30, 300)))
+@pytest.mark.parametrize("seed", range(scaled(2, 30, 200)))
 def test_nothing_false_is_read_and_nothing_acknowledged_is_lost(
     store: SmallS3, one: Workspace, other: Workspace, seed: int, record_property: RecordProperty
 ) -> None:
