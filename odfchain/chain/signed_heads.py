@@ -2,7 +2,8 @@
 
 Blocks are bound by hashes, but nothing in them says who wrote them or which one is the newest. The signature
 does: it is made by the key that the dataset's id is. It is written right after the head has moved, never
-before, so for a moment (and after a crash until the next commit) it is that of the head before.
+before, so for a moment (and after a crash until the next commit) it is that of the head before. A head that
+is set back loses its signature first.
 
     SIGNED     the owner's valid word about exactly this block of exactly this dataset
     UNSIGNED   no word about this block, and nothing wrong: no file; or, where the chain can be asked, the
@@ -252,6 +253,11 @@ class HeadSigner:
             hint = getattr(error, "hint", None) or "`odfchain sign` makes it good"
             moved = "the new head" if ref == HEAD else f"branch {ref}"
             self.report(f"{self.folder}: {moved} is not signed: {what} ({hint})")
+
+    def withdraw(self) -> None:
+        """Durably remove the signature of the head, where the key that can make another one is here."""
+        if self.load_key() is not None:
+            fsio.remove_file(self.folder / HEAD_SIGNATURE_KEY)
 
     def _key(self) -> DatasetKey | None:
         if not self._keys and (key := self.load_key()) is not None:

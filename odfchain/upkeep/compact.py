@@ -560,8 +560,9 @@ class Compaction(Rewriting):
         KeptFooters(self.dataset).keep((file.physical_hash, file.footer) for file in staged)
         keep_reachable(self.dataset, plan.old_head)
         if made:
-            self.dataset.chain.publish(made, expected_head=plan.old_head)
             now = Seen(made[-1].block.sequence_number, made[-1].hash)
+            self.dataset.withdraw(now.sequence_number, plan.old_head)
+            self.dataset.chain.publish(made, expected_head=plan.old_head)
         else:
             self.dataset.set_head(plan.kept[-1].hash, expected=plan.old_head)
             now = Seen(plan.kept[-1].block.sequence_number, plan.kept[-1].hash)

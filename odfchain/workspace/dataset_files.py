@@ -197,10 +197,18 @@ class DatasetFiles:
     def set_head(self, target: Multihash, *, expected: Multihash | None) -> None:
         """Point the reference at a stored block of this dataset's owner, and sign it if his key is here."""
         number = self.chain.get(target).sequence_number
-        self.chain.set_ref(self.ref, target, expected=expected)
         # blocks of others are published by `chain.set_ref`: only own blocks are signed
+        self.withdraw(number, expected)
+        self.chain.set_ref(self.ref, target, expected=expected)
         if self.signer is not None:
             _signing(self.folder, self.signer, self.shared, self.ref)(target, number)
+
+    def withdraw(self, number: int, expected: Multihash | None) -> None:
+        """A head that is about to go back has no signature: who dies meanwhile leaves none of a newer one."""
+        if self.signer is None or self.ref != HEAD or expected is None or self.chain.head() != expected:
+            return
+        if number <= self.chain.get(expected).sequence_number:
+            self.signer.withdraw()
 
     def staging(self) -> AbstractContextManager[Path]:
         """A private folder on the dataset's file system that is gone afterwards, whatever happens."""
