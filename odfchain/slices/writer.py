@@ -282,6 +282,8 @@ class ObservedParquet:
                 self._writer.close()
         finally:
             self._file.close()
+            # an abandoned writer would close itself later, and complain that it has no footer
+            self._writer.is_open = False
         if kind is None:
             for observer in self._observers:
                 # after the writer is closed: the footer is part of the physical hash

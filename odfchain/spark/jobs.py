@@ -31,6 +31,7 @@ from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFu
 from odfchain.lazy import pa
 from odfchain.progress import Progress, WorkDone, shows_work, time_left
 from odfchain.spark.plans import is_local, is_remote, map_in_arrow
+from odfchain.storage.fsio import storage_error
 from odfchain.text import find_marker, message_of, one_line
 
 if TYPE_CHECKING:
@@ -213,6 +214,8 @@ def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
         return error
     if _has_ended(error):
         return EngineError("the Java process that Spark runs in has ended", hint="run the command again")
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+        return storage_error(error, error.filename or "a temporary file")
     text = message_of(error)
     fault = find_marker(text)
     if fault is not None and fault["kind"] == "raised":

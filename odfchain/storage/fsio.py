@@ -229,7 +229,13 @@ def make_folder(path: Path, *, mode: int = 0o755) -> None:
         with storage_errors(part):
             # another process may have made it meanwhile
             part.mkdir(mode=mode, exist_ok=True)
-        sync_folder(part.parent)
+        try:
+            sync_folder(part.parent)
+        except StoreError:
+            # the next run would take a folder that is there for durable
+            with contextlib.suppress(OSError):
+                part.rmdir()
+            raise
 
 
 def move_folder(source: Path, target: Path) -> None:

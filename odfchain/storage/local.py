@@ -182,6 +182,9 @@ class LocalObjectStore:
                 return False
             if not self.is_intact(name) or not fsio.mark_used(path):
                 repair()
+            else:
+                # who put it there may have ended before its name was durable
+                fsio.sync_folder(self._folder)
         return True
 
     def discard(self, names: Iterable[Multihash], *, unused_since_ns: int) -> list[tuple[Multihash, int]]:

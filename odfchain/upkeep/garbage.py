@@ -97,6 +97,9 @@ def reachable(
         with fsio.locked(dataset.folder / "info" / "lock"):
             heads = {name: refs.get(name) for name in ref_names(dataset) if name not in without}
             heads |= _foreign_refs(dataset)
+    except errors.StorageFullError:
+        # nothing is damaged, and `fsck` would not help
+        raise
     except errors.StoreError as error:
         raise _incomplete(dataset, str(error)) from error
     if heads[HEAD] is None:

@@ -31,12 +31,13 @@ from odfchain.storage.fsio import LocalScratch
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.recorded_dataset import add, add_slice, schema_event
+from tests.kit.run_length import scaled
 from tests.kit.verified import verify_dataset
 
 KEY = DatasetKey.generate()
 AUDITOR = DatasetKey.generate()
 T = Timestamp.parse("2000-01-01T00:00:00Z")
-RANDOM_BITS = 2_000
+RANDOM_BITS = scaled(2_000, 2_000, 10_000)
 
 
 CHECKPOINT = b"a checkpoint of some engine" * 20
@@ -184,9 +185,13 @@ def test_every_flipped_bit_is_found_and_its_file_named(
 
 
 @pytest.mark.parametrize("kind", ["data", "checkpoints"])
-def test_2000_flipped_bits_are_found_and_their_file_named(make: Make, kind: str) -> None:
+def test_2000_flipped_bits_are_found_and_their_file_named(
+    make: Make, kind: str, record_property: Callable[[str, object], None]
+) -> None:
+    """10,000 in a long run."""
     (path,) = files_of(kind, make)
     assert damaged(path, some_bits(path.read_bytes(), RANDOM_BITS)) == RANDOM_BITS
+    record_property("bits", RANDOM_BITS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -200,6 +205,25 @@ def test_every_length_is_found_and_its_file_named(
         assert damaged(path, [*every_length(data), data + b"x"]) == len(data) + 1
         lengths += len(data) + 1
     record_property("lengths", lengths)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_garbage_and_zeros_are_found_and_their_file_named(
+    make: Make, kind: str, record_property: Callable[[str, object], None]
+) -> None:
+    """1 to 64 bytes behind a file, of noise and of zeros; a file of zeros, and one whose end is zeros."""
+    draw, contents = random.Random(5), 0
+    for path in files_of(kind, make):
+        data = path.read_bytes()
+        counts = range(1, 65, scaled(9, 1, 1))
+        behind = [data + tail for n in counts for tail in (draw.randbytes(n), bytes(n))]
+        starts = {0, *range(len(data) % 512, len(data), 512)}
+        zeros = [data[:start] + bytes(len(data) - start) for start in starts]
+        given = [content for content in [*behind, *zeros] if content != data]
+        check = names_other_head if kind == "reference" else is_named
+        assert damaged(path, given, check) == len(given)
+        contents += len(given)
+    record_property("contents", contents)
 
 
 def test_a_damaged_block_accuses_nothing_that_it_names(make: Make) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from odfchain.errors import (
 )
 from odfchain.odf.identity import Multicodec, Multihash
 from odfchain.odf.physical_hash import hash_bytes
+from odfchain.storage import fsio, local
 from odfchain.storage.bucket_store import STORE_LIMITS, BucketTransport
 from odfchain.storage.fsio import LocalScratch, MemoryScratch
 from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore, LocalRefStore
@@ -118,6 +119,30 @@ def test_reads_never_return_wrong_bytes(objects: Any, wrong: bytes) -> None:
     for call in (objects.get, objects.verified_path):
         with pytest.raises(ObjectCorruptedError, match=str(name)):
             call(name)
+
+
+@pytest.mark.parametrize("call", ["get", "verified_path"])
+def test_a_bit_that_is_flipped_once_is_an_error_and_right_when_it_is_read_again(
+    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    """Of each bit of an object: nothing that was read wrong is returned or remembered as verified, nor as damaged."""
+    objects, data, fired = LocalObjectStore(tmp_path), bytes(range(32)), 0
+    name = objects.put(data)
+    path, whole = objects.path(name), fsio.file_state(objects.path(name).stat())
+    for bit in range(8 * len(data)):
+        wrong = bytearray(data)
+        wrong[bit // 8] ^= 1 << bit % 8
+        with monkeypatch.context() as once:
+            # as a bus or a memory does it: the file is as it was, also its times
+            once.setattr(Path, "read_bytes", lambda _, wrong=bytes(wrong): wrong)
+            once.setattr(local, "hash_file", lambda _, wrong=bytes(wrong): (hash_bytes(wrong), len(wrong)))
+            with pytest.raises(ObjectCorruptedError, match=str(name)):
+                getattr(objects, call)(name)
+            fired += 1
+        assert fsio.file_state(path.stat()) == whole
+        assert objects.get(name) == data
+    assert objects.verified_path(name).read_bytes() == data
+    record_property("bits", fired)
 
 
 def test_swapped_objects_are_noticed(objects: Any) -> None:

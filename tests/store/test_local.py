@@ -155,6 +155,28 @@ def test_every_failing_call(
     record_property("faults", fired)
 
 
+def test_what_was_not_durable_is_made_durable_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync of a folder fails after a file or folder has its name in it: finding it there is not enough."""
+    synced: list[Path] = []
+    sync_folder = fsio.sync_folder
+
+    def fails(folder: Path) -> None:
+        raise StoreError(f"{folder}: {os.strerror(errno.EIO)}")
+
+    objects = tmp_path / "objects"
+    for work in (lambda: fsio.make_folder(objects), lambda: LocalObjectStore(objects).put(b"x")):
+        with monkeypatch.context() as failing:
+            failing.setattr(fsio, "sync_folder", fails)
+            with pytest.raises(StoreError):
+                work()
+        with monkeypatch.context() as seen:
+            seen.setattr(fsio, "sync_folder", lambda folder: (synced.append(folder), sync_folder(folder))[1])
+            work()
+    assert synced == [tmp_path, objects]
+
+
 def test_a_real_full_device() -> None:
     full = Path("/dev/full")
     with (
