@@ -33,8 +33,9 @@ def said(part: str) -> dict[str, Any]:
 def _classes() -> dict[str, Any]:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-    # `proto2`, where a text that is absent is another than an empty one
+    # an edition, where a text that is absent is another than an empty one, and none is without UTF-8
     file = descriptor_pb2.FileDescriptorProto(name="flight.proto", package="odfchain.flight")
+    file.syntax, file.edition = "editions", descriptor_pb2.EDITION_2023
     kinds, pool = descriptor_pb2.FieldDescriptorProto, descriptor_pool.DescriptorPool()
     for name, fields in said("messages").items():
         made = file.message_type.add(name=name)

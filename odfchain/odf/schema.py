@@ -393,8 +393,8 @@ class _Parser:
 
     def number(self) -> int:
         token = self.take()
-        if not token.isdecimal():
-            raise SchemaError(f"expected a number in the schema but found {token!r}")
+        if not re.fullmatch("[0-9]{1,9}", token):
+            raise SchemaError(f"expected a number in the schema but found {token[:40]!r}")
         return int(token)
 
     # --- grammar -----------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ def checked_rows(
 
     `every` allows any number of rows.
     """
+    from odfchain.slices.footers import leaves
+
     try:
         # a compressed buffer can grow far beyond the bytes that were read
         for message in pa.ipc.MessageReader.open_stream(body):
@@ -47,6 +49,7 @@ def checked_rows(
                 batch.validate(full=True)
             if not every and sum(batch.num_rows for batch in batches) > limits.rows:
                 raise EngineError("the process that answers queries sent more rows than it may")
+            list(leaves(stream.schema))  # names, too, may be no text
             return stream.schema, batches
     except (pa.ArrowException, CodecError, OSError, ValueError) as error:
         raise EngineError(f"the query process sent an unreadable answer: {one_line(str(error))}") from None

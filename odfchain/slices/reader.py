@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import functools
+import io
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -344,7 +345,7 @@ def _number(fields: dict[int, object], key: int) -> int:
 
 
 class _Header:
-    """A struct in the compact protocol; numbers and structs are kept, everything else is passed over."""
+    """A struct in the compact protocol; numbers, lists and structs are kept, texts are passed over."""
 
     def __init__(self, stream: BinaryIO, at: int) -> None:
         self.position = 0
@@ -377,8 +378,11 @@ class _Header:
             case 9 | 10:
                 head = self._byte()
                 count = head >> 4 if head >> 4 < 15 else self._unsigned()
-                for _ in range(min(count, PARQUET.page_header_bytes)):
-                    self._value(head & 15, depth + 1)
+                kind = head & 15
+                if depth > _DEPTH:
+                    raise ValueError("a page header is nested too deeply")
+                # within a list, a truth takes a byte
+                return [self._byte() if kind < 3 else self._value(kind, depth + 1) for _ in range(count)]
             case 12:
                 return self.struct(depth + 1)
             case _:
@@ -418,6 +422,73 @@ class _Header:
             if not more:
                 raise ValueError("the file ends inside a page header")
             self._data += more
+
+
+class _Footer:
+    """A footer as Arrow writes it: of each struct one field is kept, which leads to the levels of columns."""
+
+    # row_groups, columns, meta_data and size_statistics, by the depth of what they are in
+    _KEPT: ClassVar = {0: 4, 1: 1, 2: 3, 3: 16}
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data, self._at = data, at
+
+    def struct(self, depth: int = 0) -> Any:
+        kept, fields, last = self._KEPT.get(depth), dict[int, Any](), 0
+        while head := self._data[self._at]:
+            self._at += 1
+            last = last + (head >> 4) if head >> 4 else self._number() >> 1
+            found = self._value(head & 15, depth + 1)
+            if kept is None or kept == last:
+                fields[last] = found
+        self._at += 1
+        return fields if kept is None else fields.get(kept)
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if kind in (4, 5, 6):
+            return self._number()
+        if kind == 12:
+            return self.struct(depth)
+        if kind in (9, 10):
+            head = self._data[self._at]
+            self._at += 1
+            count, kind = head >> 4 if head >> 4 < 15 else self._number(), head & 15
+            return [self._value(max(kind, 3), depth) for _ in range(count)]
+        size = self._number() if kind == 8 else {3: 1, 7: 8}.get(kind, 0)
+        self._at += size
+        return None
+
+    def _number(self) -> int:
+        value = shift = 0
+        while (byte := self._data[self._at]) > 127:
+            value |= (byte & 127) << shift
+            self._at, shift = self._at + 1, shift + 7
+        self._at += 1
+        return value | byte << shift
+
+
+@functools.lru_cache(maxsize=1_024)
+def _check_levels(path: Path, _: tuple[int, ...]) -> None:
+    # of a file with this identity. Arrow ends the process where it is asked about a column chunk that counts
+    # other levels than there are. Looked at is what Arrow has read: two readers of the file could differ
+    sink = io.BytesIO()
+    with pq.ParquetFile(path) as file:
+        file.metadata.created_by  # noqa: B018 - which may be no text
+        file.metadata.write_metadata_file(sink)
+        leaves = [file.schema.column(index) for index in range(file.metadata.num_columns)]
+    levels = [
+        (e.max_repetition_level, e.max_definition_level, e.physical_type == "BYTE_ARRAY") for e in leaves
+    ]
+    for group in _Footer(sink.getvalue(), 4).struct() or ():
+        if len(group) != len(levels):
+            raise _damaged(path, "a row group has more or fewer columns than the file")
+        for (repeated, defined, texts), sizes in zip(levels, group, strict=True):
+            if sizes and (
+                len(sizes.get(2, ())) not in (0, repeated + 1)
+                or len(sizes.get(3, ())) not in (0, defined + 1)
+                or (1 in sizes and not texts)
+            ):
+                raise _damaged(path, "a column counts levels that it has not")
 
 
 # Bounds on the decoded size of a file, without decoding it.
@@ -470,7 +541,17 @@ def open_checked(path: Path, **options: Any) -> pq.ParquetFile:
     if meta.num_columns > PARQUET.columns:
         file.close()
         raise _oversized(path, f"it has {meta.num_columns:,} columns, at most {PARQUET.columns:,} are read")
+    try:
+        _check_levels(path, _identity(path))
+    except BaseException:
+        file.close()
+        raise
     return file
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,9 +604,7 @@ class _Chunk:
 
 def rows_at_a_time(path: Path, groups: Sequence[int] | None = None) -> int:
     """How many rows of a file (or of some of its row groups) may be decoded at a time."""
-    found = path.stat()
-    key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-    return _examined(path, key, None if groups is None else tuple(groups))
+    return _examined(path, _identity(path), None if groups is None else tuple(groups))
 
 
 @functools.lru_cache(maxsize=1_024)

@@ -89,6 +89,7 @@ class Url:
     def __post_init__(self) -> None:
         try:
             self.parts  # noqa: B018 - asks whether it can be taken apart
+            self.text.encode()  # a command line may have halves of characters
         except ValueError:
             raise InvalidIdError(_INVALID) from None
 
