@@ -296,14 +296,15 @@ def parquet_writer(
     vocabulary: DatasetVocabulary,
     *,
     collected: list[pq.FileMetaData] | None = None,
+    plain: Sequence[str] = (),
 ) -> pq.ParquetWriter:
     """A Parquet writer with the encodings of the "Common Data Schema"; UUID columns are annotated as such.
 
     `schema` and the batches that are written are in the types of a dataset (`odfchain.odf.arrow_schema`). The
-    footer is added to `collected` when the file is complete.
+    footer is added to `collected` when the file is complete. Columns that are `plain` get no dictionary.
     """
     # every offset occurs once, so a dictionary of them would be as large as they are
-    dictionary = [name for name in schema.names if name != vocabulary.offset_column]
+    dictionary = [name for name in schema.names if name not in (vocabulary.offset_column, *plain)]
     return _AnnotatingWriter(
         sink,
         with_extensions(schema),

@@ -9,6 +9,7 @@ refused: such a union is a step of its own. Source: specification "Engine Contra
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -70,7 +71,7 @@ FORBIDDEN = frozenset({
 
 MEMORY_MIB = 2_048
 _TEXT = AskedLimits(text_bytes=QUERY.text_bytes, brackets=QUERY.brackets)
-_GROUP_BYTES = 64 << 20
+_GROUP_ROWS, _GROUP_BYTES = ROW_GROUP_ROWS // 2, 64 << 20
 _INTEGERS = re.compile(r"U?Int(8|16|32|64)")
 
 
@@ -275,13 +276,16 @@ def _written(
     """Write the slice, also of no rows; the number of rows."""
     names, arrow, rows, finer = request.vocab, slice_schema(schema), 0, dict[str, int]()
     now = pa.scalar(request.system_time.epoch_ms, pa.timestamp("ms", "UTC"))
+    tables = _grouped(batches)
+    first = list(itertools.islice(tables, 1))
+    plain = [name for table in first for name in table.column_names if _is_diverse(table.column(name))]
     with (
         Path(request.new_data_path).open("xb") as sink,
-        parquet_writer(sink, arrow, names) as writer,
+        parquet_writer(sink, arrow, names, plain=plain) as writer,
         ThreadPoolExecutor(1) as pool,
     ):
         writing: Future[None] | None = None
-        for table in _grouped(batches):
+        for table in itertools.chain(first, tables):
             start = request.next_offset + rows
             made = {
                 names.offset_column: np.arange(start, start + len(table), dtype=np.uint64),
@@ -299,7 +303,7 @@ def _written(
             if writing is not None:
                 writing.result()
             # the next rows are computed meanwhile
-            finished = pa.Table.from_arrays(columns, schema=arrow)
+            finished = pa.Table.from_arrays(columns, schema=arrow).combine_chunks()
             count_finer(table, finished, finer)
             writing = pool.submit(writer.write_table, finished, ROW_GROUP_ROWS)
             rows += len(table)
@@ -309,6 +313,14 @@ def _written(
     for note in notes_on_cut_times(finer):
         progress.note(note)
     return rows
+
+
+def _is_diverse(column: pa.ChunkedArray) -> bool:
+    # True if a dictionary would outgrow its page and be given up: of 10,000 values nearly all differ
+    if len(column) < 1 << 18 or not pa.types.is_primitive(column.type):
+        return False
+    sample = column.take(np.arange(0, len(column), len(column) // 10_000))
+    return bool(pc.count_distinct(sample).as_py() > 0.97 * len(sample))
 
 
 def _column(column: pa.ChunkedArray, field: pa.Field) -> Any:
@@ -334,7 +346,7 @@ def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             continue
         waiting.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= ROW_GROUP_ROWS or size >= _GROUP_BYTES:
+        if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
             yield pa.Table.from_batches(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:
