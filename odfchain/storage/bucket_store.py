@@ -14,6 +14,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -303,7 +304,8 @@ class BucketTransport(Transport):
 
     def folders(self, below: str) -> Sequence[str]:
         def listing() -> Sequence[str]:
-            return obstore.list_with_delimiter(self._small, self._path(below))["common_prefixes"]
+            found = self._in_time(lambda: obstore.list_with_delimiter(self._small, self._path(below)))
+            return found["common_prefixes"]
 
         return [text.rstrip("/").rsplit("/", maxsplit=1)[-1] for text in self._listing(below, listing)]
 
@@ -313,7 +315,7 @@ class BucketTransport(Transport):
 
         def listing() -> list[Listed]:
             found: list[Listed] = []
-            for batch in obstore.list(self._small, self._path(below)):
+            for batch in self._batches(below):
                 found += [
                     Listed(one["path"][start:], one["size"], one["e_tag"], one["last_modified"].timestamp())
                     for one in batch
@@ -323,6 +325,27 @@ class BucketTransport(Transport):
             return found
 
         return self._listing(below, listing)
+
+    def _batches(self, below: str) -> Iterator[Sequence[ObjectMeta]]:
+        stream = obstore.list(self._small, self._path(below), chunk_size=1_000)
+        while (batch := self._in_time(lambda: next(stream, None))) is not None:
+            yield batch
+
+    def _in_time(self, ask: Callable[[], T]) -> T:
+        # each request ends in time, but a store may say for ever that there is more, and give nothing:
+        # what the library waits for cannot be ended, and ends with the process
+        result = Future[T]()
+
+        def answer() -> None:
+            try:
+                result.set_result(ask())
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                result.set_exception(error)
+
+        threading.Thread(target=answer, daemon=True, name="odfchain-listing").start()
+        if not wait((result,), timeout=self.limits.deadline).done:
+            raise TimeoutError("the listing does not end")
+        return result.result()
 
     def _listing(self, below: str, listing: Callable[[], T]) -> T:
         def attempt() -> T:
@@ -334,7 +357,7 @@ class BucketTransport(Transport):
     def clear(self, below: str = "") -> None:
         """Remove all objects below the URL, or those whose keys begin with `below` and a slash."""
         with self.translate_errors(below):
-            for batch in obstore.list(self._small, self._path(below)):
+            for batch in self._batches(below):
                 obstore.delete(self._small, [each["path"] for each in batch])
 
     # --- references --------------------------------------------------------------------------------

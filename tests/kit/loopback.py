@@ -6,6 +6,7 @@ import contextlib
 import socket
 import sys
 import threading
+import weakref
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
@@ -37,11 +38,17 @@ class WebServer:
 
     def __init__(self, handler: Any, host: str = "127.0.0.1") -> None:
         class Server(ThreadingHTTPServer):
+            def get_request(self) -> tuple[socket.socket, Any]:
+                request, address = super().get_request()
+                kept.add(request)
+                return request, address
+
             def handle_error(self, request: Any, client_address: Any) -> None:
                 if not isinstance(sys.exc_info()[1], OSError):
                     super().handle_error(request, client_address)
 
         self._host = host
+        self._kept = kept = weakref.WeakSet[socket.socket]()
         self._server = Server((host, 0), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
 
@@ -60,6 +67,9 @@ class WebServer:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._thread.join()
+        for connection in list(self._kept):  # a client may keep one that it does not use, and is waited for
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RD)
         self._server.server_close()
 
 

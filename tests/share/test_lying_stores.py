@@ -9,18 +9,21 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.errors import DatasetNotFoundError, OdfchainError, SetBackError
+from odfchain.errors import DatasetNotFoundError, OdfchainError, SetBackError, TransferError
 from odfchain.progress import SILENT
+from odfchain.storage.bucket_store import BucketTransport
+from odfchain.storage.locations import PeerUrl
 from odfchain.workspace.commit import on_the_newest_head
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.run_length import scaled
-from tests.kit.shared_store import PREFIX, add, append, calm, machine, reopened, texts
+from tests.kit.shared_store import PREFIX, QUICK, add, append, calm, machine, reopened, requests, texts
 from tests.kit.small_s3 import Fault, SmallS3, tag_of
 
 RecordProperty = Callable[[str, object], None]
@@ -214,3 +217,20 @@ def test_listed_names_never_become_paths(store: SmallS3, one: Workspace, key: st
         assert ".." in key or "//" in key or "\x01" in key
     after = {path for path in tmp_path.rglob("*") if ".odfchain" not in path.parts}
     assert after - before <= {tmp_path / "third"}
+
+
+@pytest.mark.parametrize("what", ["names", "folders", "objects"])
+def test_a_listing_without_end_ends(store: SmallS3, one: Workspace, what: str) -> None:
+    """There is always more, and nothing comes: no request failed, and no limit was met."""
+    append(add(one), "a")
+    listing = (
+        b"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"
+    )
+    store.listing = lambda *_: listing + b"</ListBucketResult>"  # type: ignore[method-assign]
+    bucket = BucketTransport(PeerUrl.parse(store.url(f"{PREFIX}/")), replace(QUICK, deadline=0.5))
+    ask: dict[str, Callable[[], object]] = {
+        "names": lambda: bucket.listed("names", 1_000), "folders": lambda: bucket.folders("datasets/"), "objects": bucket.clear,
+    }  # fmt: skip
+    with pytest.raises(TransferError, match="the listing does not end"):
+        ask[what]()
+    assert requests(store) > 10
