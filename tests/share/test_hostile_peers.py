@@ -49,6 +49,7 @@ from tests.kit.hostile_server import (
     raw,
 )
 from tests.kit.pull_client import OURS, Client, Ended, published
+from tests.kit.run_length import scaled
 from tests.kit.scenario import time_of
 from tests.kit.support import ROOT, hash_of, seeded_id, tree_of
 from tests.kit.web_peers import http_peer, refused_by
@@ -238,15 +239,22 @@ TRICKS: dict[str, tuple[tuple[str, ...], Trick, str]] = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "trick", "says"),
+    ("kind", "place", "trick", "says"),
     [
-        pytest.param(kind, trick, says, id=f"{name}-{kind}")
-        for name, (kinds, trick, says) in TRICKS.items()
-        for kind in kinds
+        pytest.param(
+            kind, place, trick, says, id=f"{name}-{kind}-{place}",
+            # every trick in the short run, with one object and one workspace; all of them in `make soak`
+            marks=pytest.mark.hypothesis if at == number % (2 * len(kinds)) else pytest.mark.soak,
+        )
+        for number, (name, (kinds, trick, says)) in enumerate(TRICKS.items())
+        for at, (kind, place) in enumerate((kind, place) for kind in kinds for place in ("empty", "behind"))
     ],
-)
-def test_an_answer_that_cannot_be_the_object(kind: str, trick: Trick, says: str, readers: Readers) -> None:
-    readers.withstand_trick(new_objects(readers.world.chain)[kind], trick, says)
+)  # fmt: skip
+def test_an_answer_that_cannot_be_the_object(
+    kind: str, place: str, trick: Trick, says: str, world: World, request: pytest.FixtureRequest
+) -> None:
+    key = new_objects(world.chain)[kind]
+    withstands(world, request.getfixturevalue(place), lookup(world.chain), {key: trick}, key, says)
 
 
 @pytest.mark.parametrize("kind", ["newest block", "block"])
@@ -484,9 +492,10 @@ def test_a_fork_is_refused(more: int, world: World, newest: Path) -> None:
 
 # --- many blocks -----------------------------------------------------------------------------------------
 
-MANY = 10_000
+MANY = scaled(1_500, 10_000, 10_000)
 
 
+@pytest.mark.hypothesis  # no property, but `make soak` tries all of it
 def test_many_tiny_blocks_take_little_memory(world: World, empty: Path) -> None:
     """They count down from a million, and end before the seed."""
     chain = RealChain(sequence=1_000_000 - MANY)

@@ -27,10 +27,11 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit import pull_client as clients
 from tests.kit.hostile_server import HostilePeer, lookup
 from tests.kit.pull_client import OURS, Client, Running, published
+from tests.kit.run_length import scaled
 from tests.kit.scenario import Chain, chain_of
 from tests.kit.support import tree_of
 
-KILLS = 200
+KILLS = scaled(40, 200, 400)
 KINDS = ("byte", "file", "end")
 KILLED = -9
 
@@ -154,7 +155,12 @@ def measured(client: Client, folder: Path, *, older: bool) -> Start:
 
 
 @pytest.mark.parametrize(
-    "older", [pytest.param(False, id="new"), pytest.param(True, id="update", marks=pytest.mark.soak)]
+    "older",
+    [
+        # no property, but `make soak` kills more of them
+        pytest.param(False, id="new", marks=pytest.mark.hypothesis),
+        pytest.param(True, id="update", marks=pytest.mark.soak),
+    ],
 )
 def test_a_pull_that_is_killed_and_run_again_ends_in_the_same_head(
     older: bool, client: Client, tmp_path: Path, record_property: Callable[[str, object], None]
@@ -188,5 +194,6 @@ def test_a_pull_that_is_killed_and_run_again_ends_in_the_same_head(
             assert not (folder / "info" / "incoming").exists()
             assert list((workspace / ".odfchain" / "incoming").glob("[!.]*")) == []
         shutil.rmtree(workspace)
-    assert after[OLDER.head if older else None] > attempts // 4, "many of them came before the end"
+    few = 1 if attempts < 25 else attempts // 4
+    assert after[OLDER.head if older else None] >= few, "many of them came before the end"
     record_property("kills", killer.kills.total())
