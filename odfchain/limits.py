@@ -260,6 +260,14 @@ class AttestLimits:
     """A proof of equivocation [bytes]."""
     evidence_sightings: int = 100
     """Places and times that are remembered of one proof [count]."""
+    note_bytes: int = 16 << 10
+    """A checkpoint with its cosignatures [bytes]; each has about 130."""
+    note_lines: int = 64
+    """Signatures of a checkpoint [count]."""
+    witness_seconds: float = 5.0
+    """How long a witness is waited for [s]; one that was late is not asked again by the same command."""
+    witness_logs: int = 1_000_000
+    """Datasets that a witness has in mind [count]."""
 
 
 ATTEST = AttestLimits()

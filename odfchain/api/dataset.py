@@ -553,8 +553,9 @@ class Dataset(Branching, Readable, Upkeep):
         return self._workspace.verify([self], **vars(checks))[0]
 
     def sign(self) -> SignedHead:
-        """Durably sign the head anew, with the time of now; returns what was signed."""
+        """Durably sign the head anew, with the time of now, and have it cosigned; returns what was signed."""
         signed = self._workspace._files.sign_head(self._files)
+        self._workspace.sharing.witnesses.ask(self._files)
         self._files.shared.signed(self._files.folder, self._files.ref)
         return signed
 

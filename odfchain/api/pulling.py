@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.api.branching import check_branch, commit_checks, matching_at, on_branch
 from odfchain.errors import OdfchainError, UsageError
-from odfchain.limits import FetchLimits
+from odfchain.limits import LIMITS, FetchLimits
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetName, RepoName, check_branch_name
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
+from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.workspace import options
 from odfchain.workspace.merge_record import FetchedBranches
@@ -25,6 +26,7 @@ from odfchain.workspace.private_notes import ASKED, Reminder, keep
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
     from odfchain.api.workspace import Workspace
+    from odfchain.chain.checkpoints import WitnessPolicy
     from odfchain.ingest.ingesting import InputOutcome, PullOutcome
     from odfchain.ingest.polling import FetchAhead, FetchOptions
     from odfchain.storage.locations import PeerUrl
@@ -242,6 +244,15 @@ def signature_policy(*, require: bool | None, max_age: float | None) -> Signatur
     return SignaturePolicy(require=require is not False, max_age=None if max_age is None else round(max_age))
 
 
+def _witness_policy(path: str) -> WitnessPolicy:
+    from odfchain.chain.checkpoints import WitnessPolicy
+    from odfchain.odf.tree import from_tree
+    from odfchain.odf.yaml import read_document
+
+    data = fsio.read_named(path, LIMITS.manifest_bytes)
+    return from_tree(WitnessPolicy, read_document(data, source=path).value)
+
+
 def _fetch_options(dataset: Dataset, asked: options.PullOptions) -> FetchOptions:
     from odfchain.ingest.polling import FetchOptions
 
@@ -304,6 +315,7 @@ def _from_peer(
         last=asked.last,
         parallel=asked.parallel or sharing.config.parallel,
         signature=signature_policy(require=asked.require_signature, max_age=asked.max_age),
+        witnesses=() if asked.witnesses is None else (_witness_policy(asked.witnesses),),
         progress=asked.progress,
     )
     if target.dataset is not None and target.dataset.ref != HEAD:

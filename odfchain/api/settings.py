@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from odfchain.chain.checkpoints import NoteKey
 from odfchain.errors import ManifestError, UsageError
 from odfchain.odf.times import Recurrence
 from odfchain.odf.tree import camel_case, properties_of, to_tree
 from odfchain.odf.yaml import read_document
 from odfchain.spark.known_errors import OwnErrors
 from odfchain.storage import fsio
-from odfchain.storage.locations import public_name
+from odfchain.storage.locations import parse_target, public_name
 from odfchain.text import SECRET, one_line
 from odfchain.workspace import config
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -236,7 +237,8 @@ class Configuration(OwnErrors):
         new = _checked(self.folder, item, parsed(item, self._paths(values)))
         # a variable stays bound to its hosts
         return self._edit(
-            item, lambda old: {**old, _entry_type(item).SHORT: new} if isinstance(old, dict) else new
+            item,
+            lambda old: {**old, _entry_type(item).SHORT: new} if item.key and isinstance(old, dict) else new,
         )
 
     def add(self, name: str, values: Sequence[str]) -> str:
@@ -332,6 +334,18 @@ class DatasetConfiguration(OwnErrors):
 
         config.change_config(self.files, change)
         return str(item)
+
+
+def add_witness(folder: Path, url: str, key: str, quorum: int | None) -> str:
+    """As `Workspace.add_witness`, in the folder of the settings."""
+    name, settings = NoteKey.parse(key).name, Configuration(folder)
+    parse_target(url, name=url)
+    known = settings.get("trust.witnesses")
+    known |= {"keys": list(dict.fromkeys([*known.get("keys", ()), key]))}
+    known |= {"quorum": quorum} if quorum is not None else {}
+    settings.set("trust.witnesses", [json.dumps(known)])
+    settings.set(f"trust.ask.{key}", [url])
+    return name
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from odfchain.transfer.access_tokens import TokenFile
     from odfchain.transfer.repositories import Repositories
     from odfchain.transfer.sharing import Sharing
+    from odfchain.transfer.witnesses import KnownWitness
     from odfchain.transform.validate import Definitions, StateChange
     from odfchain.upkeep.fsck import FsckReport
     from odfchain.upkeep.garbage import Collected
@@ -569,6 +570,23 @@ class Workspace(OwnErrors):
         from odfchain.transfer.sharing import Sharing
 
         return Sharing(self._files)
+
+    def add_witness(self, url: str, key: str, quorum: int | None = None) -> str:
+        """Ask a witness, whose key is a vkey, to cosign each head that is pushed or signed; its name.
+
+        It becomes one of those whom pulls know. `quorum` is how many of them a pull wants from now on.
+        """
+        from odfchain.api.settings import add_witness
+
+        return add_witness(self.path, url, key, quorum)
+
+    def witnesses(self) -> list[KnownWitness]:
+        """The witnesses that the settings name."""
+        from odfchain.transfer.witnesses import KnownWitness, known_witnesses
+
+        trust = self._files.config.trust
+        wanted = trust.witnesses.witnesses
+        return [KnownWitness(key, trust.ask.get(str(key)), key in wanted) for key in known_witnesses(trust)]
 
     @property
     def repositories(self) -> Repositories:

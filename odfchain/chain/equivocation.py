@@ -8,16 +8,22 @@ first is of block `n`. The second is of a block with the same number, or of a la
 from that head downwards, lead by their hashes to another block `n`. That is the whole proof; more blocks,
 down to where the histories part, only show what was done. The file is canonical JSON and an end of line,
 and everything in it follows from statements and blocks, so no bit of it can be changed unnoticed.
+
+Two checkpoints (`odfchain.chain.checkpoints`) are one, too, of the format `odfchain-evidence/2`: `notes` in
+the place of `heads`, each with its text. They are of one size and not the same; or the larger one has a
+proof, by which its log has another block where the smaller one has its head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
+from odfchain.chain.checkpoints import Checkpoint, Note, read_note
 from odfchain.chain.statements import Problem, SignedHead, read_bounded, read_head
+from odfchain.chain.transparency_log import inclusion_proof, tree_root, verify_inclusion
 from odfchain.errors import (
     CodecError,
     InvalidIdError,
@@ -29,7 +35,7 @@ from odfchain.errors import (
 from odfchain.limits import ATTEST
 from odfchain.odf.block_codec import decode_header
 from odfchain.odf.canonical_json import canonical_json
-from odfchain.odf.identity import DatasetId, Multihash, encode_base16
+from odfchain.odf.identity import DatasetId, HashList, Multihash, encode_base16
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import Rule, read_json, to_tree
@@ -37,6 +43,7 @@ from odfchain.storage import fsio
 from odfchain.text import one_line
 
 FORMAT = "odfchain-evidence/1"
+_OF_NOTES = "odfchain-evidence/2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +64,53 @@ class _Proof:
 
 
 @dataclass(frozen=True, slots=True)
+class ProvenNote:
+    """A checkpoint, and the proof that its log has a block."""
+
+    note: str
+    proof: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NoteProof:
+    format: str = _OF_NOTES
+    dataset: DatasetId
+    sequence_number: int
+    blocks: Annotated[tuple[Multihash, ...], Rule("two blocks", lambda blocks: len(blocks) == 2)]
+    notes: Annotated[tuple[ProvenNote, ...], Rule("two notes", lambda notes: len(notes) == 2)]
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
-    """Two histories of a dataset that its owner signed; only `evidence_of` and `read_evidence` make one."""
+    """Two histories of a dataset that its owner signed; this module alone makes one."""
 
     dataset_id: DatasetId
     sequence_number: int
     hashes: tuple[Multihash, Multihash]
     """The two blocks with this number."""
-    signed: tuple[SignedHead, SignedHead]
-    branches: tuple[SignedBranch, SignedBranch]
+    signed: tuple[SignedHead | Checkpoint, SignedHead | Checkpoint]
+    branches: tuple[SignedBranch, ...]
+    notes: tuple[ProvenNote, ...] = field(default=())
+    """Of two checkpoints, which are in the place of heads."""
 
     @property
     def name(self) -> str:
         """The same for every proof that the same two heads were signed, whatever else is in it."""
         heads = b"".join(signed.head.digest for signed in self.signed)
+        if self.notes:
+            heads = b"".join(each.note.partition("\n\n")[0].encode() for each in self.notes)
         return f"{self.sequence_number}-{hash_bytes(heads).digest.hex()[:32]}"
 
     def to_bytes(self) -> bytes:
         """The file of this proof."""
+        if self.notes:
+            of_notes = _NoteProof(
+                dataset=self.dataset_id,
+                sequence_number=self.sequence_number,
+                blocks=self.hashes,
+                notes=self.notes,
+            )
+            return canonical_json(to_tree(of_notes)) + b"\n"
         proof = _Proof(
             dataset=self.dataset_id,
             sequence_number=self.sequence_number,
@@ -114,8 +150,53 @@ def read_evidence(data: bytes, source: str) -> Evidence:
     return evidence
 
 
+def _evidence_of_notes(one: ProvenNote, other: ProvenNote, there: Multihash) -> Evidence:
+    found = [(read_note(each.note.encode()).checkpoint, each) for each in (one, other)]
+    (low, lower), (high, higher) = sorted(found, key=lambda f: (f[0].size, f[0].body()))
+    if low.dataset_id != high.dataset_id:
+        raise _refused(f"the checkpoints are of two datasets, {low.dataset_id} and {high.dataset_id}")
+    if low.size < high.size:
+        verify_inclusion(there, low.sequence_number, high.size, higher.proof, high.root)
+    elif higher.proof or there != high.head:
+        raise _refused("checkpoints of one size need no proof")
+    if lower.proof or low.body() == high.body() or (low.size < high.size and there == low.head):
+        raise _refused("both checkpoints are of one history")
+    hashes = low.head, there
+    return Evidence(low.dataset_id, low.sequence_number, hashes, (low, high), (), (lower, higher))
+
+
+@dataclass(frozen=True, slots=True)
+class NoteClaim:
+    """A checkpoint that the owner signed, and the blocks of its log where they are at hand."""
+
+    note: Note
+    at: Callable[[int], Multihash | None] = lambda _: None
+    """The block with a number."""
+
+    def prove(self, other: NoteClaim) -> Evidence | None:
+        """The proof that two checkpoints are of two histories; None for one, or if it is open."""
+        low, high = sorted((self, other), key=lambda c: (c.note.checkpoint.size, c.note.checkpoint.body()))
+        one, two = low.note.checkpoint, high.note.checkpoint
+        there = two.head if one.size == two.size else high.at(one.sequence_number)
+        if one == two or there is None or (one.size < two.size and there == one.head):
+            return None
+        proof = list[bytes]()
+        if one.size < two.size:
+            blocks = HashList(block for at in range(two.size) if (block := high.at(at)) is not None)
+            if tree_root(blocks) != two.root:
+                return None
+            proof = inclusion_proof(blocks, one.sequence_number)
+        # without cosignatures: that of a witness is no part of the proof
+        texts = [replace(c.note, lines=c.note.lines[:1]).data().decode() for c in (low, high)]
+        return _evidence_of_notes(ProvenNote(texts[0]), ProvenNote(texts[1], tuple(proof)), there)
+
+
 def _read(data: bytes) -> Evidence:
     try:
+        if f'"format":"{_OF_NOTES}"'.encode() in data[:1_000]:
+            of_notes = read_json(_NoteProof, data, ATTEST.evidence_bytes)
+            (first, second), (_, there) = of_notes.notes, of_notes.blocks
+            return _evidence_of_notes(first, second, there)
         one, other = read_json(_Proof, data, ATTEST.evidence_bytes).heads
     except ManifestError as error:
         raise _refused(f"it is not of the format {FORMAT}: {one_line(str(error))}") from None

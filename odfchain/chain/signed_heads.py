@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from odfchain.chain.checkpoints import write_note
 from odfchain.chain.statements import Did, Problem, SignedHead, read_bounded, read_branch, read_head
 from odfchain.errors import SignatureError
 from odfchain.limits import ATTEST
@@ -273,4 +274,6 @@ class HeadSigner:
             if LocalRefStore(self.folder).get(ref) != head:
                 return None
             fsio.replace_file(self.folder / signature_key(ref), line)
+            if ref == HEAD:
+                write_note(self.folder, key, signed.dataset_id, head)
         return signed

@@ -125,6 +125,9 @@ class Problem(StrEnum):
     IN_FUTURE = "in-future"
     """It says that it was made at a time which has not come."""
 
+    UNWITNESSED = "unwitnessed"
+    """Too few of the witnesses that the reader wants have cosigned it."""
+
 
 # The members of a signed payload: exactly those of its dataclass, each read as what it has to be.
 

@@ -16,6 +16,7 @@ from odfchain.errors import AccessError, TransferError
 from odfchain.limits import SHARING, FetchLimits
 from odfchain.storage.http_client import HeaderPairs, HttpPool, request_headers
 from odfchain.storage.http_rules import ContentRange, Deadline, Timing
+from odfchain.storage.local import SIGNED_ENDINGS
 from odfchain.storage.locations import PeerUrl, parse_target
 from odfchain.storage.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind
 from odfchain.storage.routes import Route
@@ -101,7 +102,7 @@ class HttpTransport(Transport):
 
     def _problem(self, response: Response, key: str, where: str) -> Exception | None:
         status = response.status
-        is_signed = key.endswith(".jws")  # all files of signed statements, and no others
+        is_signed = key.endswith(SIGNED_ENDINGS)  # all files of signed statements, and no others
         # Kubo answers 500 for paths that do not exist
         may_lack = self._ipfs_gateway and status == 500 and (is_signed or key.startswith(_OPTIONAL))
         if status in (404, 410) or may_lack:

@@ -43,8 +43,9 @@ def parse_ref(data: bytes, where: str) -> Multihash:
 
 
 _OBJECT_NAME = re.compile(r"f1620[0-9a-f]{64}")
-# Names in `.jws` are those of signatures, which are in the same folder.
-_REF_NAME = re.compile(r"(?!.*\.jws\Z)[a-z0-9]+(?:[.-][a-z0-9]+)*")
+SIGNED_ENDINGS = (".jws", ".checkpoint")
+"""Names with such an end are those of signatures, which are in the folder of the references."""
+_REF_NAME = re.compile(r"(?!.*\.(?:jws|checkpoint)\Z)[a-z0-9]+(?:[.-][a-z0-9]+)*")
 
 _Stamp = tuple[int, int, int, int]
 

@@ -8,6 +8,7 @@
     profiles/f1620…           them, and absent where none was made (RFC-042)
     hints/chain               optional: hashes of all blocks, seed first, one to a line (RFC-021)
     refs/head.jws             optional: the owner's signature of the head
+    refs/head.checkpoint      optional: the head as a checkpoint of a log, with cosignatures (RFC-064)
     refs/NAME                 branches that are shared, with refs/NAME.jws each
     hints/refs                optional: the names of those branches, one to a line (RFC-038)
     attestations/audits.jws   optional: auditors' attestations, one signed statement to a line
@@ -48,6 +49,7 @@ class SignedFile(Enum):
     """The files of signed statements: unlike objects they change, and nothing about them is known before."""
 
     HEAD = "refs/head.jws"
+    CHECKPOINT = "refs/head.checkpoint"
     AUDITS = "attestations/audits.jws"
     SNAPSHOTS = "attestations/snapshots.jws"
 
@@ -57,6 +59,8 @@ class SignedFile(Enum):
         match self:
             case SignedFile.HEAD:
                 return ATTEST.statement_bytes + 1
+            case SignedFile.CHECKPOINT:
+                return ATTEST.note_bytes
             case SignedFile.AUDITS:
                 return ATTEST.attestations_bytes
             case SignedFile.SNAPSHOTS:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from odfchain import errors
+from odfchain.chain.checkpoints import note_in, read_note
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.limits import SMART
 from odfchain.odf.block_codec import decode_block, decode_header
@@ -84,7 +85,7 @@ class PushedTransport(Transport):
         where: str,
         head: Multihash,
         blocks: Sequence[RawBlock] = (),
-        signature: bytes | None = None,
+        signed: Mapping[str, bytes] | None = None,
         has_hashed: Callable[[ObjectKey, FileState], bool] = lambda *_: False,
     ) -> None:
         """The pushed blocks; `has_hashed` says which files are known to hash to the names of objects."""
@@ -92,8 +93,7 @@ class PushedTransport(Transport):
         self._has_hashed, self._blocks = has_hashed, blocks
         self._files = {str(ObjectKey(ObjectKind.BLOCK, block.hash)): block.data for block in blocks}
         self._files[HEAD_KEY] = str(head).encode()
-        if signature is not None:
-            self._files[SignedFile.HEAD.value] = signature
+        self._files |= signed or {}
 
     @contextmanager
     def open(self, key: str, start: int, cap: int, deadline: Deadline, /) -> Iterator[Opened]:  # noqa: ARG002 - as `Transport`
@@ -498,8 +498,8 @@ class Writing:
         length = fields.get("content-length", "")
         if not (length.isascii() and length.isdigit()) or "transfer-encoding" in fields:
             return 411, "the length has to be given"
-        if key == SignedFile.HEAD.value:
-            return await _take_signature(self, alias, token, int(length), receive)
+        if key in (SignedFile.HEAD.value, SignedFile.CHECKPOINT.value):
+            return await _take_signature(self, alias, token, SignedFile(key), int(length), receive)
         name = ObjectKey.parse(key)
         session = self.sessions.find(alias, token)
         size = session.wanted.get(name) if session is not None and name is not None else None
@@ -654,11 +654,16 @@ async def _pieces(receive: Receive, refusal: Callable[[], Status | None]) -> Asy
 
 
 async def _take_signature(
-    writing: Writing, alias: DatasetAlias, token: access_tokens.AccessToken, length: int, receive: Receive
+    writing: Writing,
+    alias: DatasetAlias,
+    token: access_tokens.AccessToken,
+    file: SignedFile,
+    length: int,
+    receive: Receive,
 ) -> Status:
     if (head := writing.sessions.awaits(alias, token)) is None:
         return _UNNAMED
-    if length > SignedFile.HEAD.limit:
+    if length > file.limit:
         return 400, "this is not a signature"
 
     def refusal() -> Status | None:
@@ -670,9 +675,15 @@ async def _take_signature(
         return 400, "this is not a signature"
     if (refused := refusal()) is not None:
         return refused
-    peer = Store(PushedTransport(f"what is pushed to {alias}: ", head, signature=data))
+    signed = {file.value: data}
+    peer = Store(PushedTransport(f"what is pushed to {alias}: ", head, signed=signed))
 
     def judged() -> bool:
+        if file is SignedFile.CHECKPOINT:
+            pull_dataset(writing.workspace.reopened(), peer, alias, SyncOptions(onto=head))
+            here = writing.workspace.dataset(alias)
+            note = note_in(here.folder, here.id)
+            return note is not None and note.checkpoint == read_note(data, here.id).checkpoint
         if (offer := read_offer(peer, NO_POLICY)) is None or not offer.fits:
             return False  # a pull would keep the owner's word on an older block, too
         outcome = pull_dataset(writing.workspace.reopened(), peer, alias, SyncOptions(onto=head))

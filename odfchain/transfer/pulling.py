@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain import errors
+from odfchain.chain.checkpoints import WitnessPolicy, note_in
 from odfchain.chain.compare import Behind, Comparison, Diverged, Equal
 from odfchain.chain.index import ChainIndex, Link
 from odfchain.chain.signed_heads import HeadSignature, SignatureStatus, check_branch, read_head_signature
@@ -93,6 +94,8 @@ class SyncOptions:
     """Objects received at the same time."""
     signature: SignaturePolicy | None = None
     """Required signature of the head; None is nothing more than the settings require."""
+    witnesses: tuple[WitnessPolicy, ...] = ()
+    """What is wanted of witnesses; of the caller of `pull`, from now on and beside the workspace's."""
     dataset_id: DatasetId | None = None
     """The expected dataset; None is any."""
     onto: Multihash | None = None
@@ -257,7 +260,8 @@ class _HeadPull(_Pull):
     def __post_init__(self) -> None:
         super().__post_init__()
         policy = self.options.signature or NO_POLICY
-        self.statements = Examination(self.workspace, self.peer, self.offer, policy, self.options.force)
+        force, wanted = self.options.force, self.options.witnesses
+        self.statements = Examination(self.workspace, self.peer, self.offer, policy, force, wanted)
 
     @contextmanager
     def _reading(self, known: int = -1, newest: Multihash | None = None) -> Iterator[sync.PeerLinks]:
@@ -392,10 +396,14 @@ class _Copy(_HeadPull):
 
     def finish(self, plan: Arrived) -> SyncOutcome:
         dataset, before = self.dataset, None
+
+        def signed() -> object:
+            return read_head_signature(dataset.folder), note_in(dataset.folder, dataset.id)
+
         with contextlib.suppress(errors.StoreError):  # something else has its place; it is replaced
-            before = read_head_signature(dataset.folder)
+            before = signed()
         self.statements.keep(dataset)
-        if read_head_signature(dataset.folder) != before:
+        if signed() != before:
             dataset.shared.signed(dataset.folder, HEAD)
         return self._done(plan, dataset)
 
@@ -652,8 +660,12 @@ def _pull(
         here = workspace.present(alias)
         own = policy_of(here) if here is not None else NO_POLICY
         policy = policy.and_also(own).and_also(sharing.repositories.policy(url))
+    here = workspace.present(alias)
+    remembered = read_config(here).witnesses if here is not None and not options.witnesses else None
+    wanted = (workspace.config.trust.witnesses, *options.witnesses)
+    wanted += () if remembered is None else (remembered,)
     with closing(open_peer(url, sharing.peer_options(token, options.parallel))) as peer:
-        outcome = pull_dataset(workspace, peer, alias, replace(options, signature=policy))
+        outcome = pull_dataset(workspace, peer, alias, replace(options, signature=policy, witnesses=wanted))
     dataset = workspace.dataset(alias)
     # a requirement on a copy's signature holds at every place, until the caller changes it; the longest age
     # that a repository sets stays the repository's
@@ -662,6 +674,8 @@ def _pull(
         change_config(dataset, lambda config: replace(config, **kept.as_fields()))
     elif given is not None:
         change_config(dataset, lambda config: replace(config, **NO_POLICY.as_fields()))
+    if options.witnesses:
+        change_config(dataset, lambda config: replace(config, witnesses=options.witnesses[0]))
     add_alias(dataset, AliasKind.PULL, remember)
     return Pulled(dataset.alias, str(url), outcome)
 

@@ -32,6 +32,7 @@ from odfchain.transfer.signed_statements import Seen, SeenHeads, push_statements
 from odfchain.transfer.slice_files import DataObject, absent, objects_of, store_of
 from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.transfer.sync import PeerLinks, Sync, in_parallel, not_ahead, refuse_another, with_answers
+from odfchain.transfer.witnesses import Cosigned, Witnesses
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.options import PushOptions
 from odfchain.workspace.private_notes import PUSHED, Reminder, keep
@@ -89,6 +90,8 @@ class PushOutcome:
     """Files that could not be written after the head, or why there is no manifest."""
     snapshots: int = 0
     """Manifests and profiles sent, not counting the objects of the chain [count]."""
+    conflict: errors.SignatureError | None = None
+    """A witness has cosigned another history."""
 
     @property
     def up_to_date(self) -> bool:
@@ -110,15 +113,19 @@ def plan_dataset_push(dataset: DatasetFiles, peer: Store, options: PushOptions =
 
 
 def push_dataset(
-    dataset: DatasetFiles, peer: Store, options: PushOptions = _OPTIONS, trusted: Sequence[Did] = ()
+    dataset: DatasetFiles,
+    peer: Store,
+    options: PushOptions = _OPTIONS,
+    trusted: Sequence[Did] = (),
+    witnesses: Witnesses | None = None,
 ) -> PushOutcome:
     """Make the destination's chain the same as the local one; readers there see all of it or nothing.
 
     Every file is hashed before it is sent. What the destination has already is not sent again. Attestations
-    of `trusted` auditors come first where there is no room for all.
+    of `trusted` auditors come first where there is no room for all. `witnesses` are asked to cosign.
     """
     kind = _Push if peer.transport.takes_files else _PushToNode
-    return kind(dataset, peer, options, trusted).run()
+    return kind(dataset, peer, options, trusted, witnesses).run()
 
 
 @dataclass
@@ -127,6 +134,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
     peer: Store
     options: PushOptions
     trusted: Sequence[Did] = ()
+    witnesses: Witnesses | None = None
     described: tuple[int, list[str]] | None = field(default=None, init=False)
     """Manifests and profiles that were sent [count], and which could not be."""
 
@@ -269,14 +277,21 @@ class _Push(Sync[PushPlan, PushOutcome]):
         snapshots, unsent = self.described or send_objects(
             self.dataset, self.peer, parallel=self.options.at_once
         )
+        cosigned = self.cosigned()
         signature, problem = push_statements(self.dataset, self.peer, plan.new_head, self.trusted)
         return PushOutcome(
             plan=plan,
             caveat=None if plan.up_to_date else self.peer.transport.caveat,
             signature=signature,
-            problem="; ".join(filter(None, (problem, *unsent))) or None,
+            problem="; ".join(filter(None, (problem, *unsent, *cosigned.warnings))) or None,
             snapshots=snapshots,
+            conflict=cosigned.conflict,
         )
+
+    def cosigned(self) -> Cosigned:
+        """The answers of the witnesses that are asked for a head; once it has moved, never before."""
+        asks = self.witnesses is not None and self.dataset.ref == HEAD
+        return self.witnesses.cosign(self.dataset) if asks and self.witnesses is not None else Cosigned()
 
 
 class _PushToNode(_Push):
@@ -315,8 +330,12 @@ class _PushToNode(_Push):
     def finish(self, plan: PushPlan) -> PushOutcome:
         if plan.up_to_date:
             return PushOutcome(plan=plan, caveat=None)
+        cosigned = self.cosigned()
         status = push_to_node(self.dataset, self.peer, plan.new_head)
-        return PushOutcome(plan=plan, caveat=None, signature=status)
+        problem = "; ".join(cosigned.warnings) or None
+        return PushOutcome(
+            plan=plan, caveat=None, signature=status, problem=problem, conflict=cosigned.conflict
+        )
 
 
 # A push as a user asks for it.
@@ -325,11 +344,20 @@ class _PushToNode(_Push):
 def push(sharing: Sharing, dataset: DatasetFiles, asked: PushOptions) -> PushOutcome:
     """`Dataset.push`: the destination has all that is pushed, or its readers see what it had."""
     trusted = tuple(parse_did(text) for text in sharing.workspace.config.audit.trusted_auditors)
-    run = functools.partial(push_dataset, dataset, trusted=trusted)
+    witnesses = sharing.witnesses if dataset.ref == HEAD else None
+    # what witnesses will not cosign is not published, unless that is wanted
+    rewound = witnesses.check_not_rewound(dataset) if witnesses is not None else None
+    if rewound is not None and not asked.force:
+        raise rewound
+    run = functools.partial(push_dataset, dataset, trusted=trusted, witnesses=None if rewound else witnesses)
     outcome, remember = _at_destination(sharing, dataset, asked, run)
     if dataset.ref == HEAD:
         add_alias(dataset, AliasKind.PUSH, remember)
         _remember_head(sharing, dataset, outcome.plan.new_head)
+    if (conflict := rewound or outcome.conflict) is not None:
+        if not asked.force:
+            raise conflict
+        outcome = replace(outcome, problem="; ".join(filter(None, (outcome.problem, conflict.message))))
     return outcome
 
 

@@ -22,6 +22,7 @@ from odfchain.storage.store import Store
 from odfchain.transfer.credentials import Credentials, NodeAccounts
 from odfchain.transfer.open_peer import PeerOptions, open_peer
 from odfchain.transfer.repositories import Repositories, RepositoryEntry, list_repository
+from odfchain.transfer.witnesses import Witnesses, witnesses_of
 from odfchain.workspace.config import DatasetConfig, ShareConfig, change_config, read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -181,6 +182,11 @@ class Sharing:
     def evidence(self) -> EvidenceStore:
         """The proofs that owners of datasets signed two histories."""
         return EvidenceStore(self.workspace.root / "evidence")
+
+    @property
+    def witnesses(self) -> Witnesses:
+        """The witnesses that are asked; connections to them are kept."""
+        return witnesses_of(self.workspace.root, self.workspace.config.trust)
 
     @property
     def config(self) -> ShareConfig:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from odfchain import errors
+from odfchain.chain.checkpoints import WitnessPolicy, note_in, read_note
 from odfchain.chain.equivocation import Claim, EvidenceStore
 from odfchain.chain.signed_heads import (
     HEAD_SIGNATURE_KEY,
@@ -35,6 +36,7 @@ from odfchain.storage.local import HEAD
 from odfchain.storage.public_layout import SignedFile
 from odfchain.storage.store import Store
 from odfchain.text import length, one_line
+from odfchain.transfer.witnesses import Witnessed
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -385,6 +387,9 @@ class Examination:
     offer: Offer
     policy: SignaturePolicy
     force: bool
+    wanted: tuple[WitnessPolicy, ...] = ()
+    """What is wanted of witnesses."""
+    witnessed: Witnessed = field(init=False)
     signature: HeadSignature = field(init=False)
     attestations: int = field(default=0, init=False)
     believed: list[Did] = field(default_factory=list, init=False)
@@ -440,7 +445,16 @@ class Examination:
             self._prove(offered, dataset_id, _claims(dataset_id, dataset, seen), now)
         refuse_unsigned(found, self.policy, name=name, where=where)
         self.signature = found
-        about = f"{name} at {where}"
+        about, trust = f"{name} at {where}", self.workspace.config.trust
+        self.witnessed = Witnessed(self.workspace, trust, self.wanted)
+        try:
+            note = self.peer.signed(SignedFile.CHECKPOINT)
+        except errors.TransferError as error:
+            note = None
+            self._not_taken("the checkpoint", [one_line(error.message, 800)])
+        self.witnessed.examine(note, dataset_id, dataset, number, theirs, about, where, now)
+        self.warnings += self.witnessed.warnings
+        self.witnessed.require(dataset_id, about, now, self.policy.max_age, force=self.force)
         self.warnings += [*self._proofs, *_warnings(found, self.offer, now, known, about=about)]
         if dataset is not None and self.workspace.has_key(dataset_id):
             self._to_the_owner(dataset, theirs, about)
@@ -506,6 +520,7 @@ class Examination:
     def keep(self, dataset: DatasetFiles) -> None:
         """Store the signature of the head that has moved, and the attestations of this chain."""
         _keep_signature(dataset, self.offer.head, self.signature, self.policy.now())
+        self.witnessed.keep(dataset, self.offer.head, lower=self.forgets)
         if self._received:
             auditors = self.workspace.config.audit.trusted_auditors
             self.believed = [dataset.id, *map(parse_did, auditors)]
@@ -548,6 +563,7 @@ def push_statements(
         status = _push_signature(dataset, peer, head, block_at)
         if dataset.chain.ref != HEAD:
             return status, None
+        push_note(dataset, peer, head)
         _push_lines(AUDITS, dataset, peer, block_at, trusted)
         # the owner is the first to be believed about his own dataset
         _push_lines(SNAPSHOTS, dataset, peer, block_at, (dataset.id, *trusted))
@@ -575,6 +591,17 @@ def _push_signature(dataset: DatasetFiles, peer: Store, head: Multihash, at: Blo
     return judged(best).status
 
 
+def push_note(dataset: DatasetFiles, peer: Store, head: Multihash) -> None:
+    """The destination has the checkpoint of its head, with the cosignatures of both sides."""
+    if (note := note_in(dataset.folder, dataset.id)) is None or note.checkpoint.head != head:
+        return
+    if (there := _there(peer, SignedFile.CHECKPOINT)) is not None:
+        with suppress(errors.SignatureError):  # what else is there gives way
+            note = note.merged(read_note(there, dataset.id), ())
+    if note.data() != there and peer.head() == head:
+        peer.put_signed(SignedFile.CHECKPOINT, note.data())
+
+
 def push_to_node(dataset: DatasetFiles, peer: Store, head: Multihash) -> SignatureStatus:
     """A node's signed statements, after it was offered the owner's signature of its head, if that is here."""
     number = dataset.chain.get(head).sequence_number
@@ -582,6 +609,8 @@ def push_to_node(dataset: DatasetFiles, peer: Store, head: Multihash) -> Signatu
     if check_head(here, dataset.id, head, number).status is not SignatureStatus.SIGNED:
         return SignatureStatus.UNSIGNED
     peer.put_signed(SignedFile.HEAD, here)
+    if (note := note_in(dataset.folder, dataset.id)) is not None and note.checkpoint.head == head:
+        peer.put_signed(SignedFile.CHECKPOINT, note.data())
     return SignatureStatus.SIGNED if _there(peer, SignedFile.HEAD) == here else SignatureStatus.UNSIGNED
 
 

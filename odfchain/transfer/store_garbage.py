@@ -21,7 +21,7 @@ from odfchain.errors import InvalidIdError, ObjectNotFoundError, OdfchainError, 
 from odfchain.limits import LIMITS, SHARING
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.storage.bucket_store import BucketTransport, Listed, WriteRefusedError
-from odfchain.storage.local import HEAD, parse_ref
+from odfchain.storage.local import HEAD, SIGNED_ENDINGS, parse_ref
 from odfchain.storage.public_layout import HEAD_KEY, ObjectKey, ObjectKind
 from odfchain.storage.store import Store
 from odfchain.transfer.slice_files import objects_of
@@ -237,7 +237,7 @@ class Removal:
         found: set[str] = set()
         waiting: list[Multihash | None] = []
         for each in self.space.listed(f"datasets/{folder}/refs", _MOST):
-            if each.key != HEAD and not each.key.endswith((".jws", ".lock")):
+            if each.key != HEAD and not each.key.endswith((*SIGNED_ENDINGS, ".lock")):
                 data, _ = self.space.read(f"datasets/{folder}/refs/{each.key}", LIMITS.ref_bytes)
                 if data:  # else it is a branch that was deleted
                     waiting.append(parse_ref(data, f"{peer.where}refs/{each.key}"))

@@ -37,7 +37,7 @@ from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.profiles.published import KeptParts
 from odfchain.storage import fsio
-from odfchain.storage.local import HEAD, parse_ref
+from odfchain.storage.local import HEAD, SIGNED_ENDINGS, parse_ref
 from odfchain.storage.public_layout import ObjectKind
 from odfchain.text import counted, one_line
 from odfchain.transfer.object_workspace import SharedWorkspace
@@ -133,7 +133,7 @@ def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         # refs that we write are read elsewhere
-        if name in known or path.name.startswith(".") or path.name.endswith(".jws"):
+        if name in known or path.name.startswith(".") or path.name.endswith(SIGNED_ENDINGS):
             continue
         if path.is_dir() and not path.is_symlink():
             continue

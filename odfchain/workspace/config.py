@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from odfchain.chain.checkpoints import WitnessPolicy
 from odfchain.chain.statements import parse_did
 from odfchain.errors import UsageError
 from odfchain.limits import LIMITS
@@ -240,6 +241,17 @@ class AuditConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrustConfig:
+    """Which witnesses are asked, and whose word is wanted."""
+
+    ask: dict[str, str] = field(default_factory=dict)
+    """The witnesses that push and sign ask to cosign: the URL of each by its key."""
+    cosign: bool = False
+    """Heads that are pulled are cosigned here, once their chain was checked."""
+    witnesses: WitnessPolicy = field(default_factory=WitnessPolicy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetsConfig:
     """What datasets are like that are made here."""
 
@@ -297,6 +309,7 @@ class WorkspaceConfig:
     transform: TransformConfig = field(default_factory=TransformConfig)
     share: ShareConfig = ShareConfig()
     audit: AuditConfig = AuditConfig()
+    trust: TrustConfig = field(default_factory=TrustConfig)
     datasets: DatasetsConfig = DatasetsConfig()
     assets: AssetsConfig = field(default_factory=AssetsConfig)
     query: QueryConfig = QueryConfig()
@@ -355,6 +368,8 @@ class DatasetConfig:
     """True if pulls need the owner's signature of the head."""
     max_signature_age_seconds: Annotated[int, range(1, 1 << 63)] | None = None
     """How old that signature may be [s]."""
+    witnesses: WitnessPolicy | None = None
+    """The witnesses that pulls want beside those that the workspace wants."""
     watermarks: dict[str, WatermarkRule] = field(default_factory=dict)
     """How the watermark of each source moves, by the source's name."""
     system_columns: SystemColumns | None = None

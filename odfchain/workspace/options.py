@@ -424,6 +424,9 @@ class CopyOptions(Watched):
     """False gives that up."""
     max_age: Annotated[float | None, "Refuse older signatures, such as 7d, now and from now on."] = None
     """[s]"""
+    witnesses: Annotated[
+        str | None, "Refuse a head that too few witnesses of FILE have cosigned, now and from now on.", "FILE"
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from odfchain.odf.names import is_branch_name
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.storage.fsio import MemoryScratch
-from odfchain.storage.local import HEAD, LocalRefStore
+from odfchain.storage.local import HEAD, SIGNED_ENDINGS, LocalRefStore
 from odfchain.storage.public_layout import signature_key
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -48,7 +48,7 @@ def refs_of(dataset: DatasetFiles) -> LocalRefStore:
 def ref_names(dataset: DatasetFiles) -> list[str]:
     """The names of a dataset's references, the head first."""
     # a signature is in a file beside its reference
-    return [HEAD, *(n for n in refs_of(dataset).names() if n != HEAD and not n.endswith(".jws"))]
+    return [HEAD, *(n for n in refs_of(dataset).names() if n != HEAD and not n.endswith(SIGNED_ENDINGS))]
 
 
 def branch_names(dataset: DatasetFiles) -> list[str]:
