@@ -23,6 +23,7 @@ from odfchain.errors import UsageError
 from odfchain.odf.events import AddData, ExecuteTransform
 from odfchain.odf.identity import Multihash
 from odfchain.text import one_line
+from odfchain.workspace.config import TrustConfig
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import MergeMode, MergeRecord
 from odfchain.workspace.options import BlockName, VerifyOptions
@@ -48,10 +49,12 @@ def examine(
     *,
     trusted: Collection[str] = (),
     signature_unread: str | None = None,
+    trust: TrustConfig | None = None,
 ) -> Examined:
     """Run all checks but the replay; `find` finds the inputs, `trusted` are auditors.
 
-    `signature_unread` is the reason for an unknown signature of the head; None where it can be read.
+    `signature_unread` is the reason for an unknown signature of the head; None where it can be read. `trust`
+    says which witnesses are known, and how many of them are wanted.
     """
     progress = options.progress
     if options.last is None:
@@ -83,6 +86,7 @@ def examine(
         report.take(statements.check_head(required=options.require_signature))
     else:
         report.take(statements.leave_out_head(signature_unread, required=options.require_signature))
+    report.take(statements.check_note(trust or TrustConfig()))
     report.take(statements.check_attestations(trusted))
     report.sort()
     return Examined(run, report)

@@ -31,24 +31,30 @@ from odfchain.audit.report import (
     Skipped,
     fault,
 )
-from odfchain.chain import signed_heads
+from odfchain.chain import checkpoints, signed_heads
 from odfchain.chain.chain import MetadataChain
 from odfchain.chain.index import ReplayHistory
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS, LineFile, SignedLine, SnapshotKind, SnapshotLine
+from odfchain.chain.statements import read_bounded
+from odfchain.chain.transparency_log import tree_root
+from odfchain.limits import ATTEST
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.events import AddData, DatasetVocabulary, ExecuteTransform, SetVocab
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
 from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.times import Timestamp
 from odfchain.profiles.manifests import SnapshotFacts, file_document, snapshot_document
 from odfchain.profiles.published import object_of, store_of_kind
 from odfchain.profiles.reader import DESCRIPTIVE, library, read_profile
 from odfchain.progress import Progress
 from odfchain.slices.footers import FileStats, file_stats
 from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore
-from odfchain.storage.public_layout import signature_key
+from odfchain.storage.public_layout import SignedFile, signature_key
 from odfchain.text import one_line
+from odfchain.transfer.witnesses import known_witnesses
+from odfchain.workspace.config import TrustConfig
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from odfchain.workspace.options import ProfileOptions
@@ -125,6 +131,33 @@ class SignedStatements:
         elif found.status is unsigned:
             yield Skipped([SIGNATURE], problem)
             yield Note(problem)
+
+    def check_note(self, trust: TrustConfig) -> Checking[None]:
+        """The checkpoint beside the head: of this chain, by its owner, and cosigned as the settings want.
+
+        How old cosignatures are is not asked: that is for pulls.
+        """
+        run, dataset, chain = self.run, self.run.dataset, self.run.chain
+        if run.dataset_id is None or not chain.follows or chain.newest is not None or dataset.ref != HEAD:
+            return
+        path, note = dataset.folder / SignedFile.CHECKPOINT.value, None
+        wanted = dataclasses.replace(trust.witnesses, max_age=None)
+        try:
+            if (data := read_bounded(path, ATTEST.note_bytes)) is not None:
+                note = checkpoints.read_note(data, run.dataset_id)
+                one = note.checkpoint
+                blocks = [
+                    name for at in range(min(one.size, len(chain.blocks))) if (name := chain.hash_at(at))
+                ]
+                if len(blocks) != one.size or blocks[-1] != one.head or tree_root(blocks) != one.root:
+                    yield fault(SIGNATURE, path, "the checkpoint is of another history than this chain")
+                    return
+                for key, time in note.times(known_witnesses(trust)).items():
+                    yield Note(f"block {one.sequence_number:,} was cosigned by witness {key.name}, {time}")
+            newest = note if note is not None and note.checkpoint.head == chain.head else None
+            wanted.check(newest, Timestamp.now())
+        except (errors.SignatureError, errors.StoreError) as error:
+            yield fault(SIGNATURE, path, error.message)
 
     def leave_out_head(self, reason: str, *, required: bool) -> Checking[None]:
         """Why the signature of the head is not known; where it is `required`, that is not clean."""

@@ -90,6 +90,7 @@ def vouched_for(
 # rest; faults have the peer's message and name the object there. The folder is removed afterwards.
 
 _STATEMENTS = {
+    SignedFile.CHECKPOINT: "the checkpoint",
     SignedFile.AUDITS: "the attestations of auditors",
     SignedFile.SNAPSHOTS: "the signed lines about snapshots",
 }
@@ -292,7 +293,7 @@ class Auditor:
             # a range of blocks is for the named dataset, not for its inputs
             whole = replace(options, after=None, upto=None, last=None)
             asked = options if (item.folder, item.ref) in named else whole
-            examined = examine(item, asked, find, trusted=trusted)
+            examined = examine(item, asked, find, trusted=trusted, trust=self.workspace.config.trust)
             report = examined.report
             for message in missing.get(item.folder, ()):
                 report.add(LeftOut(message))
@@ -325,7 +326,12 @@ class Auditor:
             copy.receive(options, sharing.config.parallel)
             trusted = self._trusted_auditors(options)
             report = examine(
-                copy.dataset, options, self.find, trusted=trusted, signature_unread=copy.unsigned
+                copy.dataset,
+                options,
+                self.find,
+                trusted=trusted,
+                signature_unread=copy.unsigned,
+                trust=self.workspace.config.trust,
             ).report
             report.inputs = self._inputs(copy.dataset, {copy.dataset.folder})
             copy.relate(report)

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from odfchain.audit.page import render_page
 from odfchain.audit.report import ListedAttestation, kept_report
+from odfchain.chain.checkpoints import note_in
 from odfchain.chain.equivocation import KeptEvidence
 from odfchain.errors import OdfchainError
 from odfchain.node.dataset_head import DatasetHead, head_of, render_below, shown_origin
@@ -20,6 +21,7 @@ from odfchain.node.pages import DATASET, Page
 from odfchain.node.trust import NEVER, verdict_line
 from odfchain.node.visit import Visit, not_found
 from odfchain.odf.tree import record_of
+from odfchain.transfer.witnesses import known_witnesses
 
 _MOST = 200
 """Attestations and proofs on the page [count]."""
@@ -36,6 +38,8 @@ class Audit:
     """`auditor`, `block`, `time`, `verdict`, `trusted`, `inChain`; `problem` where a line is none."""
     evidence: tuple[Mapping[str, Any], ...] = ()
     """`sequenceNumber`, the two `blocks`, the two signed `heads`, and where both were met."""
+    witnesses: tuple[Mapping[str, Any], ...] = ()
+    """`name`, `block`, and the `time` of those that this node knows."""
     command: str = ""
 
 
@@ -60,6 +64,7 @@ def audit(visit: Visit) -> Audit:
         report,
         tuple(_attestation(visit, each) for each in attestations[-_MOST:]),
         tuple(_evidence(visit, each) for each in evidence[-_MOST:]),
+        _witnesses(visit) if head.head is not None else (),
         f"odfchain verify {head.name}",
     )
 
@@ -70,6 +75,18 @@ def _attestation(visit: Visit, listed: ListedAttestation) -> Mapping[str, Any]:
         return {"problem": visit.node.public(str(listed.line.message))}
     named = record_of(said, "auditor", "block:sequence_number", "head", "time", "verdict", "tool")
     return named | {"trusted": listed.trusted, "inChain": listed.in_chain}
+
+
+def _witnesses(visit: Visit) -> tuple[Mapping[str, Any], ...]:
+    if (note := note_in(visit.files.folder, visit.files.id)) is None:
+        return ()
+    found = note.times(known_witnesses(visit.node.files.config.trust))
+    times = {(key.name, key.id): str(time) for key, time in found.items()}
+    block = note.checkpoint.sequence_number
+    return tuple(
+        {"name": line.name, "block": block, "time": times.get((line.name, line.key_id))}
+        for line in note.lines[1:]
+    )
 
 
 def _evidence(visit: Visit, kept: KeptEvidence) -> Mapping[str, Any]:

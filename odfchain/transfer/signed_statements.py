@@ -446,14 +446,16 @@ class Examination:
         refuse_unsigned(found, self.policy, name=name, where=where)
         self.signature = found
         about, trust = f"{name} at {where}", self.workspace.config.trust
-        self.witnessed = Witnessed(self.workspace, trust, self.wanted)
+        self.witnessed = Witnessed(self.workspace, trust, self.wanted, self.warnings)
         try:
             note = self.peer.signed(SignedFile.CHECKPOINT)
         except errors.TransferError as error:
             note = None
             self._not_taken("the checkpoint", [one_line(error.message, 800)])
-        self.witnessed.examine(note, dataset_id, dataset, number, theirs, about, where, now)
-        self.warnings += self.witnessed.warnings
+        with_proof = any("has the proof" in text for text in self._proofs)
+        self.witnessed.examine(
+            note, dataset_id, dataset, number, theirs, about, where, now, proven=with_proof
+        )
         self.witnessed.require(dataset_id, about, now, self.policy.max_age, force=self.force)
         self.warnings += [*self._proofs, *_warnings(found, self.offer, now, known, about=about)]
         if dataset is not None and self.workspace.has_key(dataset_id):

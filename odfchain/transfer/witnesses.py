@@ -226,7 +226,7 @@ class Witnesses:
             if status == 200:
                 return _cosignature(key, one, answer)
             known = _SIZE.fullmatch(answer) if status == 409 else None
-            if known is not None and int(known[1]) < size and int(known[1]) not in asked:
+            if known is not None and int(known[1]) <= size and int(known[1]) not in asked:
                 old = int(known[1])  # it has cosigned another head than is remembered here
                 continue
             if status == 422 or known is not None:
@@ -311,16 +311,20 @@ class Witnessed:
 
     workspace: WorkspaceFiles
     trust: TrustConfig
-    wanted: tuple[WitnessPolicy, ...] = ()
+    wanted: tuple[WitnessPolicy, ...]
+    warnings: list[str]
     note: Note | None = None
     """It is of the very head, and its root that of the chain."""
-    warnings: list[str] = field(default_factory=list)
 
     def examine(
         self, data: bytes | None, dataset_id: DatasetId, dataset: DatasetFiles | None, number: int,
         theirs: Callable[[int], Multihash | None], about: str, where: str, now: Timestamp,
+        *, proven: bool,
     ) -> None:  # fmt: skip
-        """Judge what a peer has as the note of its head, block `number`; a proof of two histories is kept."""
+        """Judge what a peer has as the note of its head, block `number`.
+
+        A proof of two histories is kept, unless signed heads have proven them.
+        """
         if data is None:
             return
         try:
@@ -333,7 +337,7 @@ class Witnessed:
         offered = NoteClaim(note, theirs) if in_chain else NoteClaim(note)
         known = [NoteMemory(self.workspace.root / "seen").get(dataset_id)]
         known += [note_in(dataset.folder, dataset_id)] if dataset is not None else []
-        for each in filter(None, known):
+        for each in () if proven else filter(None, known):
             claim, head = NoteClaim(each), each.checkpoint.head
             if dataset is not None and dataset.chain.contains(head):
                 claim = NoteClaim(each, dataset.chain.by_number(head))
@@ -374,7 +378,7 @@ class Witnessed:
 
     def _two_histories(self, dataset_id: DatasetId) -> bool:
         kept = EvidenceStore(self.workspace.root / "evidence").list(dataset_id)
-        return any(each.evidence is not None and each.evidence.notes for each in kept)
+        return any(each.evidence is not None for each in kept)
 
     def keep(self, dataset: DatasetFiles, head: Multihash, *, lower: bool) -> None:
         """The note is beside the head that has moved, cosigned where the settings say that."""
