@@ -19,6 +19,7 @@ from odfchain.odf.events import DatasetSnapshot
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias, RemoteDatasetId
 from odfchain.odf.times import Timestamp
+from odfchain.storage.local import SIGNED_ENDINGS
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.read_slices import read_all
@@ -74,7 +75,7 @@ def objects_of(dataset: DatasetFiles) -> set[str]:
 def everything(dataset: DatasetFiles) -> bool:
     """Whether all that the references need is there and good."""
     names = [path.name for path in (dataset.folder / "refs").iterdir()]
-    refs = [name for name in names if not name.startswith(".") and not name.endswith(".jws")]
+    refs = [name for name in names if not name.startswith(".") and not name.endswith(SIGNED_ENDINGS)]
     for ref in refs:
         for _, block in dataset.chain.walk(dataset.chain.head(ref)):
             if isinstance(event := block.event, ev.AddData):

@@ -26,6 +26,7 @@ from odfchain.errors import OdfchainError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
+from odfchain.storage.local import SIGNED_ENDINGS
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.credentials import Credentials
 from odfchain.transfer.server import RepositoryServer
@@ -63,7 +64,7 @@ def state_of(folder: Path) -> list[tuple[str, str, int]]:
                 for path in (files.folder / part).glob("f1620*"):
                     assert str(hash_bytes(path.read_bytes())) == path.name, str(path)
             for path in sorted((files.folder / "refs").glob("[a-z]*")):
-                if path.suffix != ".jws" and not path.name.startswith("overwritten"):
+                if path.suffix not in SIGNED_ENDINGS and not path.name.startswith("overwritten"):
                     head = Multihash.parse(path.read_text())
                     found.append((str(dataset.alias), path.name, files.chain.get(head).sequence_number))
     for token in TokenFile(WorkspaceFiles.find(folder).root).list():
