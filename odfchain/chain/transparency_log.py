@@ -176,7 +176,8 @@ def log_of(folder: Path, chain: MetadataChain, head: Multihash) -> Frontier:
     if known.head == head:
         return known
     number, newer = chain.get(head).sequence_number, HashList()
-    if 0 < known.size <= number:
+    known = known if known.size <= number else Frontier()  # one as long, of another head, is another log
+    if known.size:
         for name, header, _ in chain.walk_files(head):
             if header.sequence_number < known.size:
                 known = known if name == known.head else Frontier()

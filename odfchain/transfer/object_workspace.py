@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from odfchain import errors
+from odfchain.chain.checkpoints import note_in
 from odfchain.chain.signed_heads import read_head_signature, warn
 from odfchain.chain.statements import read_branch, read_head
 from odfchain.limits import SHARING, FetchLimits
@@ -32,7 +33,7 @@ from odfchain.storage.locations import PeerUrl
 from odfchain.storage.public_layout import ObjectKey, ObjectKind, SignedFile
 from odfchain.text import json_object
 from odfchain.transfer.open_peer import NamedStores
-from odfchain.transfer.signed_statements import push_note, push_statements
+from odfchain.transfer.signed_statements import push_statements
 from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.transfer.store_commit import CommitPlan, SharedRefStore, StoredDataset, StoreSync
 from odfchain.transfer.store_files import StoreFiles
@@ -420,8 +421,9 @@ class SharedWorkspace(SharedStore):
                 return  # the key is on another machine
             if peer.head() == head:
                 peer.put_signed(SignedFile.HEAD, content)
-                if ref == HEAD:
-                    push_note(DatasetFiles.open(folder), peer, head)
+                note = note_in(folder, DatasetFiles.open(folder).id) if ref == HEAD else None
+                if note is not None and note.checkpoint.head == head:
+                    peer.put_signed(SignedFile.CHECKPOINT, note.data())
         except errors.OdfchainError as error:
             warn(f"{peer.where}: the signature of the head was not written: {error.message}")
 

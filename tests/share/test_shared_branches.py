@@ -399,6 +399,6 @@ def test_a_copy_of_the_head_has_nothing_of_branches(pushed: Scene, tmp_path: Pat
     third = Sharing(new_workspace(tmp_path / "third"))
     third.pull(pushed.url, "cities")
     copy = third.workspace.dataset("cities")
-    assert {p.name for p in (copy.folder / "refs").iterdir()} == {"head", "head.jws"}
+    assert {p.name for p in (copy.folder / "refs").iterdir()} == {"head", "head.jws", "head.checkpoint"}
     blocks = {str(found.hash) for found in pushed.cities.chain.walk()}
     assert {p.name for p in (copy.folder / "blocks").iterdir()} == blocks

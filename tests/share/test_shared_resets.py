@@ -70,7 +70,7 @@ def test_a_head_that_is_put_back_is_an_error_elsewhere_until_it_is_followed(
     dataset = one["cities"]
     store.requests.clear()
     kept = dataset.reset(3, force=True)
-    assert len(store.requests) == 6, "branches; hint, head; signatures; head, signature"
+    assert len(store.requests) == 7, "branches; hint, head; signatures; head, signature, checkpoint"
     assert kept == overwritten_name(old)
     assert kept in refs(one)
     assert texts(one) == ["a", "b"]

@@ -179,7 +179,7 @@ def test_a_name_is_taken_once(store: SmallS3, one: Workspace, other: Workspace) 
     add(one)
     with pytest.raises(NameCollisionError, match="'Cities' already exists"):
         add(other, "Cities")
-    assert len(objects(store, "refs/head")) == 2, "one dataset, and its signature"
+    assert len(objects(store, "refs/head")) == 3, "one dataset, its signature and checkpoint"
 
 
 def test_a_name_that_two_take_at_once_is_taken_by_one(
@@ -196,7 +196,7 @@ def test_a_name_that_two_take_at_once_is_taken_by_one(
         add(one)
     assert [str(d.alias) for d in one] == ["cities"]
     assert one["cities"].id == other["cities"].id
-    assert len(objects(store, "refs/head")) == 2, "nothing is left of the other"
+    assert len(objects(store, "refs/head")) == 3, "nothing is left of the other"
 
 
 def test_renaming_and_deleting_are_seen(store: SmallS3, one: Workspace, other: Workspace) -> None:
@@ -212,7 +212,7 @@ def test_renaming_and_deleting_are_seen(store: SmallS3, one: Workspace, other: W
     with pytest.raises(DatasetNotFoundError):
         _ = one["org/towns"]
     assert objects(store, "names/org/towns") == {"names/org/towns": b""}
-    assert len(objects(store, "refs/head")) == 2
+    assert len(objects(store, "refs/head")) == 3
     add(one, "org/towns")
     assert {str(dataset.alias) for dataset in other} == {"Cities", "org/towns"}
 
@@ -451,7 +451,7 @@ def test_requests_are_few(store: SmallS3, one: Workspace, other: Workspace) -> N
 
     store.requests.clear()
     append(one["cities"]._files, "b")
-    assert requests(store) == 7, "names, head; slice, block, head; head, signature"
+    assert requests(store) == 8, "names, head; slice, block, head; head, signature, checkpoint"
     assert len(list(one)) == 1
     assert requests(store) == 2, "names, and the head of each dataset"
     append(other["cities"]._files, "c")
@@ -472,7 +472,7 @@ def test_each_slice_of_a_commit_is_two_requests(store: SmallS3, tmp_path: Path) 
     assert texts(one) == ["a"]
     store.requests.clear()
     append_slices(one["cities"]._files, 8)
-    assert len(store.requests) == 21, "names, head; 8 slices, 8 blocks, head; head, signature"
+    assert len(store.requests) == 22, "names, head; 8 slices, 8 blocks, head; head, signature, checkpoint"
     assert len(texts(one)) == 9
 
 
@@ -489,7 +489,8 @@ def test_the_head_moves_by_as_many_requests_however_long_the_chain_is(store: Sma
             commit(files, DatasetState.read(files.chain), [event], [], system_time=MADE)
         block, *move = [(method, path.removeprefix(where)) for method, path, _ in store.requests]
         assert block[0] == "PUT"
-        assert move == [("PUT", "/refs/head"), ("GET", "/refs/head"), ("PUT", "/refs/head.jws")]
+        written = [("PUT", f"/refs/{name}") for name in ("head", "head.jws", "head.checkpoint")]
+        assert move == [written[0], ("GET", "/refs/head"), *written[1:]]
 
 
 def test_names_in_a_store_without_entity_tags_are_asked_for_each_time(tmp_path: Path) -> None:

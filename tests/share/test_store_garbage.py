@@ -272,10 +272,10 @@ def test_a_commit_of_new_objects_asks_nothing_more(store: SmallS3, one: Workspac
     store.requests.clear()
     append(one["cities"]._files, "new")
     assert not [path for _, path, _ in store.requests if "relying" in path or "removing" in path]
-    assert len(store.requests) == 7
+    assert len(store.requests) == 8
     killed(store, one, "again")
     store.requests.clear()
     append(one["cities"]._files, "again")
-    assert len(store.requests) == 13, (
+    assert len(store.requests) == 14, (
         "the mark, its time, the other mark; both objects once more; the mark is removed"
     )

@@ -72,7 +72,12 @@ def test_a_pull_asks_for_what_is_new_and_for_nothing_else(tmp_path: Path) -> Non
         assert (files(friend), friend["cities"].head) == (before, owner["cities"].head)
 
         assert friend.pull("cities").status == "up to date"
-        signed = {"refs/head.jws", "attestations/audits.jws", "attestations/snapshots.jws"}
+        signed = {
+            "refs/head.jws",
+            "refs/head.checkpoint",
+            "attestations/audits.jws",
+            "attestations/snapshots.jws",
+        }
         assert sorted(server.requests()) == sorted({"refs/head", *signed})
 
         append(owner["cities"]._files, "Brno")

@@ -119,7 +119,13 @@ def test_case_2_a_block_is_added_to_a_long_log_by_its_frontier(tmp_path: Path) -
     assert kept_log(dataset.folder).size == dataset.chain.get(dataset.chain.head()).sequence_number + 1  # type: ignore[arg-type]
     away.write_bytes(content)
     right = kept_log(dataset.folder)
-    for damage in (b"", right.encode()[:-1], Frontier(9, (b"1" * 32, b"2" * 32), BLOCKS[0]).encode()):
+    same_size = Frontier(right.size, right.hashes, BLOCKS[0])
+    for damage in (
+        b"",
+        right.encode()[:-1],
+        same_size.encode(),
+        Frontier(9, (b"1" * 32, b"2" * 32), BLOCKS[0]).encode(),
+    ):
         (dataset.folder / FRONTIER_KEY).write_bytes(damage)
         assert log_of(dataset.folder, dataset.chain, right.head) == right == kept_log(dataset.folder)  # type: ignore[arg-type]
     assert expected["walked"] == 0
