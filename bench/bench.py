@@ -46,6 +46,7 @@ from bench_smart import bench_smart
 from bench_snapshots import bench_snapshots
 from bench_states import bench_states
 from bench_transform import bench_transform
+from bench_trust import bench_trust
 from bench_verify import bench_verify
 from bench_warm import bench_warm
 from figures import Figure, show, show_rows
@@ -82,6 +83,7 @@ PARTS = KERNELS | {
     "assets": bench_assets,
     "smart": bench_smart,
     "node": bench_node,
+    "trust": bench_trust,
 }
 
 

@@ -10,7 +10,7 @@ from odfchain.limits import HOST
 
 @cli.group("witness")
 def witness_command() -> None:
-    """Cosign heads of others, and say which witnesses are asked to cosign yours."""
+    """Cosign heads of others, and have yours cosigned."""
 
 
 @cli.command("serve", witness_command)

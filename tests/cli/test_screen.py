@@ -114,6 +114,7 @@ WALKED: dict[str, list[str]] = {
     "sql no dataset": ["sql", "-c", f'select * from "{EVIL}"'],
     "sql no parameter": ["sql", "-c", "select 1", "--param", f"{EVIL}=1"],
     "export": ["export", "evil"],
+    "witness list": ["witness", "list", "-o", "json"],
     "slices": ["inspect", "slices", "evil"],
     **{f"proof show {o}": ["proof", "show", "answer.json", "-o", o] for o in ("table", "json")},
     "proof verify": ["proof", "verify", "answer.json"],
