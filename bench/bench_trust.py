@@ -1,4 +1,4 @@
-"""Witnessed heads: what a checkpoint adds to a commit, witnesses to a push, and what a witness itself takes."""
+"""Witnessed heads: what checkpoints add to commits, witnesses to pushes, and what a witness takes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _witness(folder: Path, name: str) -> Iterator[tuple[str, str]]:
         [*command, "--print-address"], stdout=subprocess.PIPE, text=True, env=os.environ | {"CI": "true"}
     ) as process:
         try:
-            assert process.stdout is not None  # noqa: S101
+            assert process.stdout is not None
             url, key = process.stdout.readline().split()
             yield url, key
         finally:
@@ -64,7 +64,7 @@ def bench_trust() -> Iterator[Figure]:
 def _checkpoints(root: Path) -> Iterator[Figure]:
     from tests.kit.served_workspace import add_slice, make_dataset  # noqa: PLC0415 - as in bench_scale
 
-    files = Workspace.init(root / "commits")._files  # noqa: SLF001
+    files = Workspace.init(root / "commits")._files
     dataset = make_dataset(files, "d", *[10] * BLOCKS)
     key, took = files.key(dataset.id), list[float]()
     for _ in range(ROUNDS):
@@ -72,7 +72,7 @@ def _checkpoints(root: Path) -> Iterator[Figure]:
         add_slice(dataset, 10)
         (dataset.folder / FRONTIER_KEY).write_bytes(before)
         head = dataset.chain.head()
-        assert head is not None  # noqa: S101
+        assert head is not None
         began = perf_counter()
         write_note(dataset.folder, key, dataset.id, head)
         took.append(1_000 * (perf_counter() - began))
@@ -81,7 +81,7 @@ def _checkpoints(root: Path) -> Iterator[Figure]:
     note, names = _note(owner), [NoteKey.of(each, f"w{n}") for n, each in enumerate(keys)]
     lines = [n.sign(note.checkpoint.body(), k, Timestamp.now()) for n, k in zip(names, keys, strict=True)]
     data = note.with_lines(lines, names).data()
-    assert len(read_note(data).times(names)) == WITNESSES  # noqa: S101
+    assert len(read_note(data).times(names)) == WITNESSES
     cost = per_call(lambda: read_note(data, owner.dataset_id).times(names), calls=200, rounds=5)
     yield Figure("note with 3 cosignatures verified", 1_000 * cost, "ms", 1.0)
 
@@ -100,15 +100,15 @@ def _pushes(root: Path) -> Iterator[Figure]:
             for url, key in running:
                 places["witnessed"].add_witness(url, key)
             for place in places.values():
-                make_dataset(place._files, "d", *[size] * 5)  # noqa: SLF001
+                make_dataset(place._files, "d", *[size] * 5)
             for turn in range(ROUNDS + 1):
                 for name, place in places.items():
-                    add_slice(place["d"]._files, size)  # noqa: SLF001
+                    add_slice(place["d"]._files, size)
                     began = perf_counter()
                     outcome = place["d"].push((root / f"at-{name}-{size}" / "d").as_uri())
                     if turn:  # the first one connects
                         times[name].append(perf_counter() - began)
-                    assert outcome.problem is None, outcome.problem  # noqa: S101
+                    assert outcome.problem is None, outcome.problem
         plain, witnessed = (statistics.median(each) for each in times.values())
         remark = f"{1_000 * plain:.0f} and {1_000 * witnessed:.0f} ms"
         name = f"push of a block of {what} with 3 witnesses ÷ without"
@@ -130,16 +130,14 @@ def _rate(root: Path) -> Figure:
                         answer.read()
                     statuses.append(answer.status)
 
-        threads = [
-            threading.Thread(target=send, args=[bodies[n::CONNECTIONS]]) for n in range(CONNECTIONS)
-        ]
+        threads = [threading.Thread(target=send, args=[bodies[n::CONNECTIONS]]) for n in range(CONNECTIONS)]
         began = perf_counter()
         for each in threads:
             each.start()
         for each in threads:
             each.join()
         took = perf_counter() - began
-    assert statuses == [200] * REQUESTS  # noqa: S101
+    assert statuses == [200] * REQUESTS
     return Figure("a witness cosigns", REQUESTS / took, "1/s", 500.0, at_least=True)
 
 
@@ -153,7 +151,7 @@ def _size(root: Path) -> Figure:
             ids = [DatasetId(secrets.token_bytes(32)) for _ in range(start, start + 1_000)]
             notes = [Note(Checkpoint(each, 1, secrets.token_bytes(32), block), each, ()) for each in ids]
             answers = log.cosign([Request(0, (), note) for note in notes])
-            assert {status for status, _ in answers} == {200}  # noqa: S101
+            assert {status for status, _ in answers} == {200}
     size = sum(path.stat().st_size for path in folder.iterdir())
     shutil.rmtree(folder)
     return Figure(f"memory of a witness of {LOGS:,} logs", size / 1e6, "MB", 20.0)

@@ -18,7 +18,10 @@ import pyarrow as pa
 import pytest
 
 import odfchain as odf
+from odfchain.api.settings import Configuration
+from odfchain.chain.checkpoints import NoteKey
 from odfchain.chain.statements import create_key_file
+from odfchain.odf.identity import DatasetKey
 from odfchain.odf.manifests import read_snapshots
 from odfchain.spark.session import SparkEngine
 from odfchain.transfer.slice_files import LocalSlices
@@ -369,6 +372,15 @@ def sessions(scene: Scene) -> None:
         idle.close()
     with pytest.raises(odf.errors.TransferError):
         idle.serve(host="256.0.0.1", port=1)
+
+
+@case("Workspace.add_witness", "Workspace.witnesses")
+def known_witnesses(scene: Scene) -> None:
+    key = str(NoteKey.of(DatasetKey.generate(), "w.example"))
+    assert scene.ws.add_witness("http://127.0.0.1:9/", key, quorum=0) == "w.example"
+    (known,) = scene.ws.witnesses()
+    assert (str(known.key), known.url, known.wanted) == (key, "http://127.0.0.1:9/", True)
+    Configuration(scene.ws.path).unset(f"trust.ask.{key}")  # nobody is there
 
 
 @case("Workspace.tokens")
