@@ -17,12 +17,12 @@ from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.merge_record import MergeRecord
+from odfchain.workspace.merge_record import KIND, SOURCE_NAME, Granularity, MergeMode, MergeRecord, Resolution
 from tests.kit.branched_dataset import fork, write
 from tests.kit.recorded_dataset import add, slice_of
 from tests.kit.run_length import scaled
 from tests.kit.sharing import Sharing
-from tests.kit.support import tree_of
+from tests.kit.support import seeded_id, tree_of
 from tests.kit.upkeep_scenes import head_of, new_workspace, root
 
 SOON = 10.0
@@ -45,7 +45,22 @@ HOSTILE: dict[str, Parts] = {
     "a name of the head": lambda _: {"source_ref": "head"},
     "a long name": lambda _: {"source_ref": "a" * 10_000},
     "many conflicts": lambda _: {"conflicts": 2**63},
+    "its own target as base": lambda at: {"base": (at["head"],)},
+    "one base many times": lambda at: {"base": (at["fork"],) * 150},
+    "decisions where nothing was to decide": lambda _: {"resolution": Resolution.THEIRS, "conflicts": 3},
+    "rows that somebody decided": lambda _: {"resolution": Resolution.ROWS, "granularity": Granularity.ROW},
+    "a revert of another branch": lambda at: {"mode": MergeMode.REVERT, "base": (at["side"],)},
+    "references that nobody has": lambda _: {"references": {seeded_id(str(n)): NOBODYS for n in range(50)}},
 }
+RAW = {
+    "no JSON": "\x1b[2J{",
+    "deep": "[" * 8_000,
+    "more than a record has": " " * 100_000 + "{}",
+    "another version": '{"version":2,"base":["x"]}',
+    "two of one name": '{"source":1,"source":2}',
+    "a large number": '{"version":1' + "0" * 10_000 + "}",
+}
+"""Texts in the place of a record."""
 
 
 class Peer:
@@ -72,8 +87,8 @@ class Peer:
             if name.startswith(("blocks/", "data/")) and not (self.cities.folder / name).exists():
                 (self.cities.folder / name).write_bytes(data)
 
-    def merge(self, parts: dict[str, object]) -> Multihash:
-        """A block that says so."""
+    def merge(self, parts: dict[str, object], text: str | None = None) -> Multihash:
+        """A block that says so, or has `text` in the place of its record."""
         state = DatasetState.read(self.cities.chain)
         record = {
             "base": (self.at["fork"],),
@@ -82,9 +97,13 @@ class Peer:
             "target": state.head,
         } | parts
         start = (state.last_offset or 0) + 1
+        if text is None:
+            source_state = MergeRecord(**record).to_state()  # type: ignore[arg-type]
+        else:
+            source_state = ev.SourceState(source_name=SOURCE_NAME, kind=KIND, value=text)
         event = ev.AddData(
             prev_offset=state.last_offset, new_data=slice_of(self.cities, start, ["merged"]),
-            new_watermark=state.watermark, new_source_state=MergeRecord(**record).to_state(),  # type: ignore[arg-type]
+            new_watermark=state.watermark, new_source_state=source_state,
         )  # fmt: skip
         add(self.cities, event)
         return head_of(self.cities)
@@ -123,13 +142,14 @@ def every_use(dataset: Dataset, workspace: Workspace) -> list[str]:
     return refused
 
 
-@pytest.mark.parametrize("kind", list(HOSTILE)[:: scaled(7, 1, 1)])
+@pytest.mark.hypothesis  # no property, but `make soak` tries all of it
+@pytest.mark.parametrize("kind", [*HOSTILE, *RAW][:: scaled(7, 1, 1)])
 def test_a_merge_that_is_none_is_said_and_harms_nobody(
     kind: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     peer = Peer(tmp_path)
     (tmp_path / "outside").mkdir()
-    block = peer.merge(HOSTILE[kind](peer.at))
+    block = peer.merge(HOSTILE[kind](peer.at) if kind in HOSTILE else {}, RAW.get(kind))
     reader = Sharing(new_workspace(tmp_path / "reader"))
     url = peer.publish()
     reader.pull(url, "cities")
@@ -151,6 +171,22 @@ def test_a_merge_that_is_none_is_said_and_harms_nobody(
     record_property("faults", len(report.faults))
 
 
+@pytest.mark.hypothesis
+def test_a_merge_upon_the_other(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """Each has the two newest blocks as parents, and a hundred bases: paths double, and each block is visited once."""
+    peer, count = Peer(tmp_path), scaled(20, 200, 600)
+    bases = tuple(hash_bytes(bytes([n])) for n in range(100))
+    source = peer.at["source"]
+    for _ in range(count):
+        source, peer.at["head"] = peer.at["head"], peer.merge({"source": source, "base": bases})
+    dataset = Workspace.open(tmp_path / "peer")["cities"]
+    assert len(list(dataset.log_graph())) >= count
+    refused = every_use(dataset, Workspace.open(tmp_path / "peer"))
+    record_property("merges", count)
+    record_property("refused", len(refused))
+
+
+@pytest.mark.hypothesis
 def test_thousands_of_branches(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     peer, count = Peer(tmp_path), scaled(100, 3_000, 10_000)
     refs = peer.cities.folder / "refs"

@@ -31,7 +31,7 @@ from tests.kit.run_length import scaled
 from tests.kit.scenario import Chain, chain_of
 from tests.kit.support import tree_of
 
-KILLS = scaled(40, 200, 400)
+KILLS = scaled(30, 200, 400)
 KINDS = ("byte", "file", "end")
 KILLED = -9
 
