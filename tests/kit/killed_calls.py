@@ -166,7 +166,7 @@ def schedule(folder: Path) -> None:
 
     with Workspace.open(folder) as workspace:
         DatasetConfiguration.of(workspace["cities"]).set("pull.every", ["2h"])
-    assert len(Schedule(folder).state()) == 1
+    assert len(Schedule(folder)._settled()) == 1
 
 
 @work

@@ -35,7 +35,7 @@ from odfchain.workspace.points import keep_reachable
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import smart_site
 from tests.kit.branch_cases import made_scene
-from tests.kit.killed_calls import STRACE, Call, Fork, Forks, forks
+from tests.kit.killed_calls import STRACE, Call, Fork, Forks, calls_in, forks
 from tests.kit.processes import one_session
 from tests.kit.recorded_dataset import add_slice
 from tests.kit.run_length import scaled
@@ -192,7 +192,12 @@ def killed_at_calls(forks: Forks, scene: Scene, folder: Path, most: int, record:
         for n, call in enumerate(chosen(calls, most)):
             copy = shutil.copytree(scene.template, folder / str(n))
             fired += forks.killed(scene.work, copy, call, until)
-            seen[check(forks, scene, copy, old, new, until)] += 1
+            if scene.work == "ingest" and n % 4:  # a second run of it takes longer than all the rest
+                found = state_of(copy)
+                assert found in (old, new)
+                seen[found == old] += 1
+            else:
+                seen[check(forks, scene, copy, old, new, until)] += 1
             shutil.rmtree(copy)
     assert fired >= 0.8 * min(most, len(calls)), (fired, len(calls))
     record("calls", len(calls))
@@ -223,7 +228,7 @@ def test_an_ingest_of_eight_files_is_killed_at_each_system_call(
     with one_session() as env, forks(env) as found:
         scene = scene_of("ingest", tmp_path)
         found.run("ingest", shutil.copytree(scene.template, tmp_path / "first"))  # which starts the session
-        killed_at_calls(found, scene, tmp_path, scaled(2, 20, 1_000), record_property)
+        killed_at_calls(found, scene, tmp_path, scaled(2, 12, 100), record_property)
 
 
 def test_killed_at_random_moments(warm: Forks, tmp_path: Path, record_property: Record) -> None:
@@ -295,9 +300,11 @@ def test_who_dies_with_a_lock_stops_nobody(
             folder = shutil.copytree(scene.template, tmp_path / "copy")
             holder = warm.stopped(work, folder, call.number)
             assert holder is not None, call
-            path = folder / call.path
+            # names that were drawn are others than in the run before
+            seen = calls_in(folder.with_name("copy.trace"), folder)
+            path = folder / next(found.path for found in seen if found.number == call.number)
             held = path.exists() and is_held(path)
-            kills[kind_of(call.path) if held else "not held"] += 1
+            kills[kind_of(str(path.relative_to(folder))) if held else "not held"] += 1
             state_of(folder)  # readers do not wait
             # a second collection says at once that there is one, and ends
             follower = warm.fork("commit" if work == "gc" else work, folder)
@@ -313,7 +320,7 @@ def test_who_dies_with_a_lock_stops_nobody(
             state_of(folder)
             shutil.rmtree(folder)
     assert kills["not held"] <= goal // 3, kills
-    assert sorted(seconds)[len(seconds) // 2] < 1, seconds
+    assert sorted(seconds)[-1 - len(seconds) // 20] < 1, seconds
     record_property("kills", goal)
     record_property("locks", dict(kills))
     record_property("waited", waited)
@@ -326,20 +333,22 @@ def test_who_dies_with_a_lock_stops_nobody(
 def test_collections_that_are_killed_beside_writers_lose_nothing(
     warm: Forks, tmp_path: Path, record_property: Record
 ) -> None:
-    draw, rounds, done = random.Random(29), scaled(3, 60, 500), Counter[str]()
+    draw, goal, done = random.Random(29), scaled(3, 60, 500), Counter[str]()
     here, peer = made(tmp_path / "here", 2), made(tmp_path / "peer", 1)
     towns, cities, folder = root(peer, "towns", slices=1), here.dataset("cities"), tmp_path / "here"
     with RepositoryServer(peer) as server:
         (folder / "url").write_text(f"{server.url}towns")
-        longest = warm.run("young_gc", folder)
-        for n in range(rounds):
+        longest, n = min(warm.run("young_gc", folder) for _ in range(3)), -1
+        while done["young_gc killed"] < goal:
+            n += 1
+            assert n < 4 * goal, done
             cities.data.put(b"garbage %d" % n)
             add_slice(towns, [f"town {n}"])
             before = {name: number for name, _, number in heads_of(folder)}
             running = {work: warm.fork(work, folder) for work in ("commit", "pull", "young_gc")}
             for fork in running.values():
                 fork.go()
-            running["young_gc"].over(draw.uniform(0, 2 * longest))
+            running["young_gc"].over(draw.uniform(0, longest))
             running["young_gc"].kill()
             for work in ("commit", "pull"):
                 if draw.random() < 0.3:
@@ -351,11 +360,11 @@ def test_collections_that_are_killed_beside_writers_lose_nothing(
             after = {name: number for name, _, number in heads_of(folder)}
             assert after["cities"] >= before["cities"] + (codes["commit"] == 0)
             assert codes["pull"] or after["towns"] == towns.chain.get(head_of(towns)).sequence_number
-            if n % 10 == 9 or n + 1 == rounds:
+            if n % 20 == 9 or done["young_gc killed"] == goal:
                 assert state_of(folder)
                 assert all(everything(dataset) for dataset in here.datasets())
+    rounds = n + 1
     left = sum(cities.data.contains(hash_bytes(b"garbage %d" % n)) for n in range(rounds))
-    assert done["young_gc killed"] >= rounds // 4
     assert left < rounds or rounds < 20, "something was collected"
     record_property("rounds", dict(done))
     record_property("garbage removed", rounds - left)
