@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from odfchain.api.branching import check_branch, commit_checks, matching_at, on_branch
-from odfchain.errors import OdfchainError, UsageError
+from odfchain.errors import ManifestError, OdfchainError, UsageError
 from odfchain.limits import LIMITS, FetchLimits
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
@@ -250,7 +250,10 @@ def _witness_policy(path: str) -> WitnessPolicy:
     from odfchain.odf.yaml import read_document
 
     data = fsio.read_named(path, LIMITS.manifest_bytes)
-    return from_tree(WitnessPolicy, read_document(data, source=path).value)
+    try:
+        return from_tree(WitnessPolicy, read_document(data, source=path).value)
+    except ManifestError as error:
+        raise error.located(source=path) from None
 
 
 def _fetch_options(dataset: Dataset, asked: options.PullOptions) -> FetchOptions:

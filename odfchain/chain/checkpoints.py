@@ -292,7 +292,10 @@ def write_note(folder: Path, key: DatasetKey, dataset_id: DatasetId, head: Multi
         LocalObjectStore(folder / "blocks"), LocalRefStore(folder), LocalScratch(folder / "info/chain-index")
     )
     note = sign_note(Checkpoint.of(dataset_id, log_of(folder, chain, head)), key)
-    keep_note(folder, note.merged(note_in(folder, dataset_id), ()))
+    here = fsio.read_start(folder / SignedFile.CHECKPOINT.value, ATTEST.note_bytes) or b""
+    if here.startswith(note.checkpoint.body()):
+        note = note.merged(note_in(folder, dataset_id), ())
+    keep_note(folder, note)
 
 
 def keep_note(folder: Path, note: Note) -> None:
@@ -330,6 +333,7 @@ class WitnessPolicy:
             return
         counted = f"{len(self.witnesses) - len(missing)} of the {self.quorum} witnesses that are wanted"
         why = "; ".join(f"{key.name} {reason}" for key, reason in missing.items())
+        why = "it has no checkpoint" if note is None else why
         aged = self.quorum <= len(times)
         raise SignatureError(
             Problem.TOO_OLD if aged else Problem.UNWITNESSED,

@@ -86,7 +86,10 @@ class NoteMemory:
         return None
 
     def remember(self, note: Note, witnesses: Sequence[NoteKey], *, lower: bool = False) -> None:
-        """Durably remember a note, unless one of a longer log is; with `lower` whatever is."""
+        """Remember a note, unless one of a longer log is; with `lower` whatever is.
+
+        It is not synced: witnesses remember it, too.
+        """
         dataset_id = note.checkpoint.dataset_id
         fsio.make_folder(self.folder)
         with fsio.locked(self.folder / ".lock"):
@@ -94,7 +97,8 @@ class NoteMemory:
             if known is None or lower or known.checkpoint.size <= note.checkpoint.size:
                 data = note.merged(known, witnesses).data()
                 if known is None or data != known.data():
-                    fsio.replace_file(self._path(dataset_id), data)
+                    with fsio.replaced(self._path(dataset_id), durable=False) as stream:
+                        stream.write(data)
 
 
 @dataclass(slots=True)
@@ -457,6 +461,7 @@ class WitnessLog:
         with _database(path):
             self._db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
             self._db.executescript(_TABLE)
+            self._logs: int = self._db.execute("select count(*) from log").fetchone()[0]
 
     def close(self) -> None:
         """Let go of the file."""
@@ -489,11 +494,12 @@ class WitnessLog:
             verify_consistency(size, root, one.size, one.root, asked.proof)
         except errors.SignatureError as error:
             return 422, f"{error.message}\n".encode()
-        if not size and self._db.execute("select count(*) from log").fetchone()[0] >= ATTEST.witness_logs:
+        if not size and self._logs >= ATTEST.witness_logs:
             return 503, b"this witness has no room for another log\n"
         if size != one.size:
             row = one.dataset_id.public_key, one.size, one.root
             self._db.execute("insert or replace into log values (?, ?, ?)", row)
+            self._logs += not size
         return 200, f"{self.key.sign(one.body(), self._private, Timestamp.now())}\n".encode()
 
     def cosign_chain(self, note: Note, blocks: Sequence[Multihash]) -> NoteLine:

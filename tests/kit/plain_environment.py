@@ -41,7 +41,19 @@ _KEPT = {
 }  # fmt: skip
 _KEPT_PREFIXES = ("PYTEST_", "COV_CORE_", "COVERAGE_")
 _SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_ELSEWHERE = ("java", "go", "node", "azurite-blob", "chromium", "bwrap", "cc", "strace", "jq", "nginx")
+_ELSEWHERE = (
+    "java",
+    "go",
+    "node",
+    "azurite-blob",
+    "chromium",
+    "bwrap",
+    "cc",
+    "strace",
+    "jq",
+    "nginx",
+    "litewitness",
+)
 """Programs that tests take from the user's PATH if the system has none."""
 
 

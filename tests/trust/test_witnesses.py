@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +231,7 @@ def test_case_8_two_of_three_have_cosigned(owner: Workspace, tmp_path: Path) -> 
             copy = Workspace.open(tmp_path / f"reader-{each['quorum']}")
             # it is remembered, and holds wherever the copy comes from
             (tmp_path / "A/d/refs/head.checkpoint").unlink()
-            with pytest.raises(errors.SignatureError, match="has not"):
+            with pytest.raises(errors.SignatureError, match="it has no checkpoint"):
                 copy.pull("d")
             assert (copy["d"]._files.folder / "refs/head.checkpoint").exists()
             owner["d"].push(at(tmp_path))
@@ -436,8 +437,22 @@ def test_the_commands_of_a_newcomer(owner: Workspace, tmp_path: Path, run: Run) 
         policy = tmp_path / "policy.yaml"
         pull = ("-w", str(tmp_path / "reader"), "pull", at(tmp_path), "--witnesses", str(policy))
         policy.write_text(json.dumps({"keys": [str(key), str(other)], "quorum": 2}))
-        refused = run(*pull)
-        assert (refused.code, "w1.example has not" in refused.err) == (6, True)
+        few = run(*pull)
+        policy.write_text(json.dumps({"keys": [str(key)], "quorum": 1, "maxAge": "7 days"}))
+        note, path = note_at(tmp_path), tmp_path / "A/d/refs/head.checkpoint"
+        private = DatasetKey.from_pem((tmp_path / "w/key.pem").read_bytes())
+        before = Timestamp(Timestamp.now().epoch_ns - 8 * 86_400 * 10**9)
+        line = key.sign(note.checkpoint.body(), private, before)
+        path.write_bytes(replace(note, lines=(note.lines[0], line)).data())
+        old = run(*pull)
+        path.unlink()
+        none = run(*pull)
+        path.write_bytes(note.data())
+        for refused, why in (few, "w1.example has not"), (old, "did 8 days ago"), (none, "no checkpoint"):
+            assert (refused.code, why in refused.err) == (6, True)
+        policy.write_text(json.dumps({"keys": ["x"]}))
+        assert (wrong := run(*pull)).code == 3
+        assert f"{policy}" in wrong.err
         policy.write_text(json.dumps({"keys": [str(key)], "quorum": 1, "maxAge": "7 days"}))
         assert run(*pull).code == 0
         assert run("-w", home, "witness", "add", url, "w+x+y").code == 2
