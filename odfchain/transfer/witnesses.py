@@ -103,9 +103,8 @@ class NoteMemory:
 
 @dataclass(slots=True)
 class Cosigned:
-    """What witnesses said of a head: those that cosigned it, and what is to be said of the others."""
+    """What is to be said of witnesses that did not cosign a head."""
 
-    times: dict[NoteKey, Timestamp] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     conflict: errors.SignatureError | None = None
     """One has cosigned another history."""
@@ -150,7 +149,11 @@ class Witnesses:
         there = dataset.chain.hash_at(one.sequence_number, head) if one.size <= number + 1 else None
         if there == one.head:
             return None
-        self._prove(dataset, head, known)
+        own = note_in(dataset.folder, dataset.id)
+        if own is not None and own.checkpoint.head == head:
+            proof = NoteClaim(own, dataset.chain.by_number(head)).prove(NoteClaim(known))
+            if proof is not None:
+                EvidenceStore(self.root / "evidence").keep(proof, str(dataset.alias), Timestamp.now())
         name, what = next(iter(times)).name, f"block {one.sequence_number} {one.head}"
         back = "a later head" if one.size > number + 1 else "another history"
         return errors.SignatureError(
@@ -171,12 +174,6 @@ class Witnesses:
             warn(f"{dataset.alias}: {warning}")
         if found.conflict is not None:
             raise found.conflict
-
-    def _prove(self, dataset: DatasetFiles, head: Multihash, known: Note) -> None:
-        if (own := note_in(dataset.folder, dataset.id)) is None or own.checkpoint.head != head:
-            return
-        if (proof := NoteClaim(own, dataset.chain.by_number(head)).prove(NoteClaim(known))) is not None:
-            EvidenceStore(self.root / "evidence").keep(proof, str(dataset.alias), Timestamp.now())
 
     def cosign(self, dataset: DatasetFiles) -> Cosigned:
         """The note of the head has the cosignatures of those that are asked, as far as they answer."""
@@ -214,7 +211,6 @@ class Witnesses:
                 if dataset.chain.head() == note.checkpoint.head:
                     keep_note(dataset.folder, note.merged(note_in(dataset.folder, dataset.id), self.known))
             self.memory.remember(note, self.known)
-        found.times = note.times(self.known)
         return found
 
     def _ask(self, key: NoteKey, url: str, note: Note, old: int, prove: _Prove) -> NoteLine:
@@ -362,8 +358,11 @@ class Witnessed:
         self, dataset_id: DatasetId, about: str, now: Timestamp, longest: int | None, *, force: bool
     ) -> None:
         """The policies are met, or `SignatureError`."""
+        wanted = not force and any(policy.quorum for policy in self.wanted)
+        kept = EvidenceStore(self.workspace.root / "evidence").list(dataset_id) if wanted else ()
+        proven = any(each.evidence is not None for each in kept)
         for policy in self.wanted:
-            if policy.quorum and not force and self._two_histories(dataset_id):
+            if policy.quorum and proven:
                 raise errors.SignatureError(
                     Problem.OTHER_HEAD,
                     f"{about}: its owner has signed two histories, so the word of witnesses on one of them "
@@ -375,15 +374,9 @@ class Witnessed:
             except errors.SignatureError as error:
                 message = f"{about}: {error.message}"
                 raise errors.SignatureError(error.problem, message, hint=error.hint) from None
-            if policy.keys and not policy.quorum and not self._times(policy.witnesses):
+            times = {} if self.note is None else self.note.times(policy.witnesses)
+            if policy.keys and not policy.quorum and not times:
                 self.warnings.append(f"{about}: none of {len(policy.keys)} known witnesses has cosigned it")
-
-    def _times(self, keys: Sequence[NoteKey]) -> dict[NoteKey, Timestamp]:
-        return {} if self.note is None else self.note.times(keys)
-
-    def _two_histories(self, dataset_id: DatasetId) -> bool:
-        kept = EvidenceStore(self.workspace.root / "evidence").list(dataset_id)
-        return any(each.evidence is not None for each in kept)
 
     def keep(self, dataset: DatasetFiles, head: Multihash, *, lower: bool) -> None:
         """The note is beside the head that has moved, cosigned where the settings say that."""
