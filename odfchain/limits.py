@@ -248,6 +248,12 @@ class AttestLimits:
     """Manifests and profiles that a pull brings [count], of the newest blocks; others come on demand."""
     snapshots_pulled_bytes: int = 256 << 20
     """All that one pull brings of them [bytes]."""
+    keys_bytes: int = 256 << 10
+    """All keys statements of a dataset [bytes]: some four hundred."""
+    delegate_days: int = 90
+    """How long a delegate may sign where nothing else is said [days]."""
+    delegate_warning_days: int = 14
+    """How long before a delegate ends its owner is warned [days]."""
     key_file_bytes: int = 16 << 10
     """A file with a private key [bytes]; an ed25519 key has 119."""
     clock_seconds: float = 300.0

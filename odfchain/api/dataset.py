@@ -42,9 +42,11 @@ if TYPE_CHECKING:
     from odfchain.audit.lineage import Definition, Graph
     from odfchain.audit.report import ListedAttestation, Report
     from odfchain.audit.verification import NewAttestation
+    from odfchain.chain.key_statements import Delegate, KeyHistory, Revocation
     from odfchain.chain.signed_heads import HeadSignature
     from odfchain.chain.statements import SignedHead
     from odfchain.ingest.ingesting import IngestOptions, IngestOutcome
+    from odfchain.odf.identity import DatasetKey, DidKey
     from odfchain.odf.sources import WatermarkRule
     from odfchain.transfer.pulling import FetchOutcome
     from odfchain.transfer.pushing import PushOutcome, PushPlan
@@ -551,6 +553,26 @@ class Dataset(Branching, Readable, Upkeep):
         started. `after` and `upto` name blocks: only those `(after, upto]` are checked.
         """
         return self._workspace.verify([self], **vars(checks))[0]
+
+    def keys(self) -> KeyHistory:
+        """Which keys may sign for its owner."""
+        return self._files.keys_history()
+
+    def new_key(self) -> DidKey:
+        """Make a key that is to sign here, once its owner has made it a delegate; its public half."""
+        return self._workspace._files.new_key(self._files)
+
+    def say_keys(
+        self, key: DatasetKey | None = None, *, delegates: Sequence[Delegate] = (),
+        revoked: Sequence[Revocation] = (), successor: Multihash | None = None,
+    ) -> KeyHistory:  # fmt: skip
+        """Durably say who may sign for the owner, with his key, or his successor's; default is the key here.
+
+        The head is signed anew with that key.
+        """
+        said = self._workspace._files.say_keys(self._files, key, delegates, revoked, successor)
+        self._files.shared.publish_statements(self._files.folder)
+        return said
 
     def sign(self) -> SignedHead:
         """Durably sign the head anew, with the time of now, and have it cosigned; returns what was signed."""

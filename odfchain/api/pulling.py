@@ -317,6 +317,7 @@ def _from_peer(
         since=options.maybe_time(asked.since),
         last=asked.last,
         parallel=asked.parallel or sharing.config.parallel,
+        accept_successor=asked.accept_successor,
         signature=signature_policy(require=asked.require_signature, max_age=asked.max_age),
         witnesses=() if asked.witnesses is None else (_witness_policy(asked.witnesses),),
         progress=asked.progress,

@@ -50,11 +50,12 @@ def examine(
     trusted: Collection[str] = (),
     signature_unread: str | None = None,
     trust: TrustConfig | None = None,
+    elsewhere: bool = False,
 ) -> Examined:
     """Run all checks but the replay; `find` finds the inputs, `trusted` are auditors.
 
     `signature_unread` is the reason for an unknown signature of the head; None where it can be read. `trust`
-    says which witnesses are known, and how many of them are wanted.
+    says which witnesses are known, and how many of them are wanted. What is `elsewhere` was not seen before.
     """
     progress = options.progress
     if options.last is None:
@@ -73,7 +74,7 @@ def examine(
     report.after = chain.hash_at(after) if options.after is not None or chain.newest is not None else None
     report.upto = chain.hash_at(upto) if options.upto is not None else None
     run = Run(dataset, chain, after, upto, progress)
-    statements = SignedStatements(run)
+    statements = SignedStatements(run, not elsewhere)
     report.lines = _BlockLines(run, {item.block.hash: item.record for item in chain.merges()})
     report.take(check_rules(run))
     hashed = _check_data(run, report, options, find)

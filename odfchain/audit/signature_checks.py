@@ -34,6 +34,7 @@ from odfchain.audit.report import (
 from odfchain.chain import checkpoints, signed_heads
 from odfchain.chain.chain import MetadataChain
 from odfchain.chain.index import ReplayHistory
+from odfchain.chain.key_statements import KeyHistory, keys_content, read_lines
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS, LineFile, SignedLine, SnapshotKind, SnapshotLine
 from odfchain.chain.statements import read_bounded
@@ -74,6 +75,8 @@ class SignedStatements:
     """The statements about the dataset of a verification."""
 
     run: Run
+    there: bool = True
+    """False of a dataset elsewhere: nothing shows that what a revoked key signed was there before."""
 
     # --- 16: the signature of the head, and what auditors attested ---------------------------------------
 
@@ -91,6 +94,10 @@ class SignedStatements:
             yield from self.leave_out_head(reason, required=required)
             return
         head = chain.blocks.newest
+        lines, wrong = read_lines(keys_content(dataset.folder))
+        keys = KeyHistory.of(dataset_id, lines, None if self.there else ())
+        for message in (*wrong, *keys.problems):
+            yield fault(SIGNATURE, dataset.folder / SignedFile.KEYS.value, message)
         try:
             content = signed_heads.read_head_signature(dataset.folder, dataset.ref)
         except errors.StoreError as error:
@@ -108,9 +115,11 @@ class SignedStatements:
                     if chain.newest is None or number >= chain.newest
                     else dataset.chain.hash_at(number, head.name)
                 ),
+                keys=keys,
+                there=lambda _: self.there,
             )
         else:
-            found = signed_heads.check_branch(content, dataset_id, dataset.ref, head.name)
+            found = signed_heads.check_branch(content, dataset_id, dataset.ref, head.name, keys)
         moved = found.status is not SignatureStatus.SIGNED and dataset.chain.head() != head.name
         # a writer was faster, and has signed his own block
         if moved and (found := dataset.head_signature()).status is not SignatureStatus.INVALID:

@@ -93,6 +93,7 @@ _STATEMENTS = {
     SignedFile.CHECKPOINT: "the checkpoint",
     SignedFile.AUDITS: "the attestations of auditors",
     SignedFile.SNAPSHOTS: "the signed lines about snapshots",
+    SignedFile.KEYS: "the keys statements",
 }
 
 
@@ -331,6 +332,7 @@ class Auditor:
                 self.find,
                 trusted=trusted,
                 signature_unread=copy.unsigned,
+                elsewhere=True,
                 trust=self.workspace.config.trust,
             ).report
             report.inputs = self._inputs(copy.dataset, {copy.dataset.folder})

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Annotated
 
 from odfchain.chain.checkpoints import Checkpoint, Note, read_note
+from odfchain.chain.key_statements import KeyHistory, Scope, read_line
 from odfchain.chain.statements import Problem, SignedHead, read_bounded, read_head
 from odfchain.chain.transparency_log import inclusion_proof, tree_root, verify_inclusion
 from odfchain.errors import (
@@ -52,6 +53,8 @@ class SignedBranch:
 
     statement: Annotated[str, Rule("a signed text", str.isascii)]
     blocks: tuple[bytes, ...] = ()
+    keys: tuple[str, ...] | None = None
+    """The keys statements by which its signer is the owner's delegate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +208,9 @@ def _read(data: bytes) -> Evidence:
 
 def _statement(branch: SignedBranch) -> SignedHead:
     signer, signed = read_head(branch.statement.encode())
-    if signer != signed.dataset_id:
-        raise SignatureError(Problem.OTHER_KEY, f"a head is not signed by the dataset's key but by {signer}")
+    keys = KeyHistory.of(signed.dataset_id, (read_line(text.encode()) for text in branch.keys or ()))
+    if keys.judge(signer, Scope.HEADS, signed.time) is None and branch.keys:
+        raise _refused("its owner's own key needs no keys statements")
     return signed
 
 
@@ -253,6 +257,8 @@ class Claim:
     Raises:
         OdfchainError: it is not at hand.
     """
+    keys: tuple[str, ...] | None = None
+    """As those of a branch."""
 
     def prove(self, other: Claim) -> Evidence | None:
         """The proof, within the limits, that two claims are two histories; None for one, or if it is open."""
@@ -278,7 +284,8 @@ class Claim:
         if size * 4 // 3 > ATTEST.evidence_bytes // 2:
             raise StoreError(f"a proof of {size:,} bytes of blocks (at most {ATTEST.evidence_bytes:,})")
         return evidence_of(
-            SignedBranch(low.statement, lower), SignedBranch(high.statement, (*blocks, *higher))
+            SignedBranch(low.statement, lower, low.keys),
+            SignedBranch(high.statement, (*blocks, *higher), high.keys),
         )
 
 

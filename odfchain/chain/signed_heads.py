@@ -1,9 +1,9 @@
 """The signature of a dataset's head: one line in `refs/head.jws`, next to `refs/head`.
 
 Blocks are bound by hashes, but nothing in them says who wrote them or which one is the newest. The signature
-does: it is made by the key that the dataset's id is. It is written right after the head has moved, never
-before, so for a moment (and after a crash until the next commit) it is that of the head before. A head that
-is set back loses its signature first.
+does: it is made by the key that the dataset's id is, or by one that it delegates to (`key_statements`). It is
+written right after the head has moved, never before, so for a moment (and after a crash until the next
+commit) it is that of the head before. A head that is set back loses its signature first.
 
     SIGNED     the owner's valid word about exactly this block of exactly this dataset
     UNSIGNED   no word about this block, and nothing wrong: no file; or, where the chain can be asked, the
@@ -21,6 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from odfchain.chain.checkpoints import write_note
+from odfchain.chain.key_statements import Delegate, KeyHistory, Scope, keys_content, read_lines
 from odfchain.chain.statements import Did, Problem, SignedHead, read_bounded, read_branch, read_head
 from odfchain.errors import SignatureError
 from odfchain.limits import ATTEST
@@ -62,6 +63,8 @@ class HeadSignature:
     signer: Did | None = None
     signed: SignedHead | None = None
     text: str | None = None
+    delegate: Delegate | None = None
+    """Who signed for the owner, where it was not the owner's own key."""
 
     @property
     def unsigned_since(self) -> int | None:
@@ -86,10 +89,13 @@ def check_head(
     *,
     block_at: BlockAt | None = None,
     verified: bool = True,
+    keys: KeyHistory | None = None,
+    there: Callable[[SignedHead], bool] = lambda _: True,
 ) -> HeadSignature:
     """The status of the content of `refs/head.jws` for this head, whatever it is; None: there is no file.
 
-    Without `verified` the signature is believed, which is fast.
+    Without `verified` the signature is believed, which is fast. `keys` says who may sign (None: the owner's
+    key alone), and `there` which heads the reader knows from before (`KeyHistory.judge`).
 
     A valid signature of an earlier block is INVALID, unless `block_at` shows that block in this chain: then
     the newest blocks are UNSIGNED, as after a commit that was interrupted.
@@ -133,7 +139,8 @@ def check_head(
         unsigned = "unsigned commits since block 0: there is no signature, or it was stripped"
         return HeadSignature(SignatureStatus.UNSIGNED, Problem.MISSING, unsigned)
     read = functools.partial(read_head, verified=verified)
-    return _checked(content, dataset_id, "the head", "the head's signature", read, judge)
+    keys = keys or KeyHistory.of(dataset_id, ())
+    return _checked(content, keys, "the head", "the head's signature", read, judge, there)
 
 
 _Judged = tuple[SignatureStatus, Problem | None, str | None]
@@ -141,27 +148,33 @@ _Judged = tuple[SignatureStatus, Problem | None, str | None]
 
 def _checked(
     content: bytes,
-    dataset_id: DatasetId,
+    keys: KeyHistory,
     what: str,
     about: str,
     read: Callable[[bytes], tuple[Did, SignedHead]],
     judge: Callable[[SignedHead], _Judged],
+    there: Callable[[SignedHead], bool],
 ) -> HeadSignature:
+    delegate = None
     line = content[:-1] if content.endswith(b"\n") else b""  # without its end it was cut
     try:
         signer, signed = read(line)
     except SignatureError as error:
         return HeadSignature(SignatureStatus.INVALID, Problem(error.problem), f"{about}: {error}")
-    if signed.dataset_id != dataset_id:
+    if signed.dataset_id != keys.dataset_id:
         found = _invalid(
             Problem.OTHER_DATASET,
-            f"the signature is of another dataset, {signed.dataset_id}, not of {dataset_id}",
+            f"the signature is of another dataset, {signed.dataset_id}, not of {keys.dataset_id}",
         )
-    elif signer != dataset_id:
-        found = _invalid(Problem.OTHER_KEY, f"{what} is not signed by the dataset's key but by {signer}")
     else:
-        found = judge(signed)
-    return HeadSignature(*found, signer, signed, line.decode())
+        try:
+            delegate = keys.judge(signer, Scope.HEADS, signed.time, there=there(signed))
+            keys.check_named(signed.keys)
+            found = judge(signed)
+        except SignatureError as error:
+            is_other = error.problem == Problem.OTHER_KEY
+            found = _invalid(Problem(error.problem), f"{what}{' is' if is_other else ':'} {error}")
+    return HeadSignature(*found, signer, signed, line.decode(), delegate)
 
 
 def _invalid(problem: Problem, message: str) -> _Judged:
@@ -185,7 +198,9 @@ def read_head_signature(folder: Path, ref: str = HEAD) -> bytes | None:
 #     key
 
 
-def check_branch(content: bytes | None, dataset_id: DatasetId, ref: str, head: Multihash) -> HeadSignature:
+def check_branch(
+    content: bytes | None, dataset_id: DatasetId, ref: str, head: Multihash, keys: KeyHistory | None = None
+) -> HeadSignature:
     """The status of a branch's `refs/NAME.jws` for its newest block; None: there is none."""
 
     def judge(signed: SignedHead) -> _Judged:
@@ -203,9 +218,8 @@ def check_branch(content: bytes | None, dataset_id: DatasetId, ref: str, head: M
 
     if content is None:
         return HeadSignature(SignatureStatus.UNSIGNED, Problem.MISSING, f"branch {ref} is not signed")
-    return _checked(
-        content, dataset_id, f"branch {ref}", f"the signature of branch {ref}", read_branch, judge
-    )
+    about, keys = f"the signature of branch {ref}", keys or KeyHistory.of(dataset_id, ())
+    return _checked(content, keys, f"branch {ref}", about, read_branch, judge, lambda _: True)
 
 
 # Signing heads where they move: at every commit, with the dataset's key, where it is here.
@@ -267,13 +281,19 @@ class HeadSigner:
 
     def sign(self, key: DatasetKey, head: Multihash, number: int, ref: str = HEAD) -> SignedHead | None:
         """Durably write the signature of a head; None when another writer has moved the head on by then."""
-        signed = SignedHead(key.dataset_id, head, number, self.now(), ref)
-        line = signed.sign(key).encode() + b"\n"
+        dataset_id, signer, now = key.dataset_id, None, self.now()
+        if lines := read_lines(keys_content(self.folder))[0]:
+            keys = KeyHistory.of(dataset_id := lines[0].said.dataset_id, lines)
+            delegate = keys.judge(signer := keys.name_of(key), Scope.HEADS, now)
+            if delegate is not None and (warning := delegate.ends_soon(now)) is not None:
+                self.report(f"{self.folder}: {warning}")
+        signed = SignedHead(dataset_id, head, number, now, ref, keys.newest if lines else None)
+        line = signed.sign(key, signer).encode() + b"\n"
         # Under the lock that heads move under: a slow writer does not replace a newer head's signature.
         with fsio.locked(self.folder / "info" / "lock"):
             if LocalRefStore(self.folder).get(ref) != head:
                 return None
             fsio.replace_file(self.folder / signature_key(ref), line)
-            if ref == HEAD:
+            if ref == HEAD and key.dataset_id == dataset_id:
                 write_note(self.folder, key, signed.dataset_id, head)
         return signed

@@ -128,6 +128,19 @@ class Problem(StrEnum):
     UNWITNESSED = "unwitnessed"
     """Too few of the witnesses that the reader wants have cosigned it."""
 
+    # of keys statements (RFC-065): who signed may not, or no longer
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+    NOT_YET = "not-yet"
+    OUT_OF_SCOPE = "out-of-scope"
+    SUPERSEDED = "superseded"
+
+    SUCCESSION = "succession"
+    """Another key says that it took over, and the commitment to it was not seen before."""
+
+    HIDDEN_KEYS = "hidden-keys"
+    """It names a newer keys statement than there is."""
+
 
 # The members of a signed payload: exactly those of its dataclass, each read as what it has to be.
 
@@ -296,6 +309,7 @@ class StatementType(StrEnum):
     """A branch's newest block: branches may be set back, so this proves nothing against anybody."""
     ATTESTATION = "odf-attestation+jws"
     SNAPSHOT = "odf-snapshot+jws"
+    KEYS = "odf-keys+jws"
 
 
 def sign_statement(key: DatasetKey, signer: Did, kind: StatementType, payload: dict[str, Any]) -> str:
@@ -394,11 +408,13 @@ class SignedHead(Signed):
     time: Timestamp
     ref: str = HEAD
     """`head`, or a branch: then it is a statement of another type, with this as one more member."""
+    keys: Hash | None = None
+    """The newest keys statement, where there is one: then nobody can hide it (RFC-065)."""
 
-    def sign(self, key: DatasetKey) -> str:
-        """The signed text, one line without its end."""
+    def sign(self, key: DatasetKey, signer: Did | None = None) -> str:
+        """The signed text, one line without its end; of a delegate, `signer`."""
         kind = StatementType.HEAD if self.ref == HEAD else StatementType.REF
-        return sign_statement(key, self.dataset_id, kind, self.to_json())
+        return sign_statement(key, signer or self.dataset_id, kind, self.to_json())
 
 
 @dataclass(frozen=True, slots=True)

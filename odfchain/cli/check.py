@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.branching import at_point, on_branch
-from odfchain.chain.statements import Problem, create_key_file, read_key_file
+from odfchain.chain.key_statements import Delegate, KeyHistory, Revocation, Scope, commitment
+from odfchain.chain.statements import Problem, create_key_file, parse_did, read_key_file
 from odfchain.cli import parameters as cli
 from odfchain.cli import screen
 from odfchain.cli.context import INTEGRITY_FAULT, UNCHECKED, confirm, open_workspace, say, silence_libraries
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.errors import FaultyDatasetError, OdfchainError, SignatureError, StoreError, UsageError
 from odfchain.limits import ATTEST
-from odfchain.odf.identity import encode_base16
+from odfchain.odf.identity import DidKey, encode_base16
+from odfchain.odf.times import Timestamp
 from odfchain.query.row_formats import cell_text
 from odfchain.storage import fsio
 from odfchain.text import counted, human_size
@@ -347,13 +349,103 @@ def key_command() -> None:
 
 
 @cli.command("create", key_command)
-def create_command(file: Path = cli.argument()) -> None:
+def create_command(
+    file: Path | None = cli.argument(),
+    dataset: str | None = cli.option("Make a key that is to sign DATASET here.", "--for", "DATASET"),
+) -> None:
     """Make a new ed25519 key and print its public identity.
 
     FILE is an unencrypted PEM that only you may read, and the identity is a did:key. Anyone who has the file
     can sign in your name. An existing file is never replaced.
+
+    With --for the key stays in the workspace. It signs once the owner has named it: `odfchain key delegate`.
     """
-    screen.echo(create_key_file(file).dataset_id.as_did_key())
+    if (file is None) is (dataset is None):
+        raise UsageError("name either a file, or a dataset with --for")
+    if file is not None:
+        screen.echo(create_key_file(file).dataset_id.as_did_key())
+    else:
+        screen.echo(open_workspace()[str(dataset)].new_key())
+
+
+_KEY_FILE = cli.option("The file of the owner's key; default is the key that is here.", "--key", "FILE")
+
+
+@cli.command("delegate", key_command)
+def delegate_command(
+    dataset: str = cli.argument(cli.DATASET),
+    to: str = cli.option("The did:key of who may sign.", "KEY", required=True),
+    period: float = cli.option("How long it may.", "--for", "TIME", default=f"{ATTEST.delegate_days}d"),
+    scope: tuple[str, ...] = cli.option("What it may sign; default is all.", choices=[*Scope]),
+    key: Path | None = _KEY_FILE,
+) -> None:
+    """Let another key sign for the owner.
+
+    The dataset's own key can then be kept away from the machine. A pull elsewhere takes what the delegate
+    signs as the owner's word.
+    """
+    named = Delegate.of(parse_did(to), Timestamp.now(), period, scope or tuple(Scope))
+    _say_keys(dataset, key, delegates=[named])
+    say(f"{named.key} may sign {dataset} until {named.not_after}")
+
+
+@cli.command("revoke", key_command)
+def revoke_command(
+    dataset: str = cli.argument(cli.DATASET),
+    delegate: str = cli.argument(metavar="KEY"),
+    since: Timestamp | None = cli.option("When its word ended; default is now.", "TIME"),
+    key: Path | None = _KEY_FILE,
+) -> None:
+    """End the word of a stolen or lost delegate.
+
+    What it has signed since then is refused. What it signed before stays only for those who had it by then.
+    """
+    since = since or Timestamp.now()
+    _say_keys(dataset, key, revoked=[Revocation(DidKey(parse_did(delegate).public_key), since)])
+    say(f"{delegate} may not sign {dataset} since {since}")
+
+
+@cli.command("succeed", key_command)
+def succeed_command(
+    dataset: str = cli.argument(cli.DATASET),
+    to: str | None = cli.option("Announce this successor, by its did:key.", "KEY"),
+    key: Path | None = _KEY_FILE,
+) -> None:
+    """Announce the successor of a key, or take over.
+
+    With --to only the hash of the successor's key is published, and the first one counts for ever. Keep the
+    file of that key elsewhere. When the dataset's own key is stolen or lost, name the file with --key.
+    """
+    if to is None and key is None:
+        raise UsageError("name the successor with --to, or take over with the file of its key: --key")
+    said = _say_keys(dataset, key, successor=commitment(parse_did(to)) if to is not None else None)
+    say(f"the successor of {said.authority} is announced" if to else f"{said.authority} has taken over")
+
+
+def _say_keys(name: str, key: Path | None, **said: Any) -> KeyHistory:
+    with open_workspace() as workspace:
+        return workspace[name].say_keys(read_key_file(key) if key is not None else None, **said)
+
+
+@cli.command("list", key_command)
+def key_list_command(dataset: str = cli.argument(cli.DATASET), output: str = cli.formats()) -> None:
+    """List who may sign what, and until when."""
+    keys = open_workspace()[dataset].keys()
+    rows: list[dict[str, Any]] = [
+        {"key": str(old), "may": "nothing", "until": str(end), "is": "superseded"}
+        for old, end in keys.superseded
+    ]
+    rows.append({"key": str(keys.authority), "may": "all", "until": None, "is": "owner"})
+    for each, ended in keys.delegates:
+        row = {"key": str(each.key), "may": ", ".join(each.scopes), "until": str(ended or each.not_after)}
+        try:
+            keys.judge(each.key, each.scopes[0], Timestamp.now())
+            rows.append(row | {"is": "in force"})
+        except SignatureError as error:
+            rows.append(row | {"is": error.problem})
+    screen.print_records(rows, ["key", "may", "until", "is"], output)
+    for problem in keys.problems:
+        screen.echo(f"warning: {problem}", err=True)
 
 
 @cli.command("show", key_command)

@@ -217,17 +217,27 @@ def init_command(
     store: str | None = option(
         "The object store of the datasets: s3://, gs://, az://, s3+http://HOST/BUCKET/PREFIX.", "URL"
     ),
+    offline_key: Path | None = option(
+        "Put the identity keys of datasets into a folder that leaves the machine.", "FOLDER"
+    ),
 ) -> None:
     """Make a workspace in a folder, or in the current one.
 
     A folder that is missing is made. With --store the datasets are in an object store, for every machine that
     names the same URL. The folder then has the keys, the settings, and copies of the data that was read.
     Credentials come from the environment.
+
+    With --offline-key a dataset has its identity key in FOLDER, on a stick say. A key that is made here signs
+    for it, for 90 days: `odfchain key delegate` renews that.
     """
     from odfchain import Workspace
 
     folder = folder or Path(options().workspace or ".")
     workspace = Workspace.init(folder, exists_ok=exists_ok, store=store)
+    if offline_key is not None:
+        from odfchain.api.settings import Configuration
+
+        Configuration(workspace.path).set("datasets.offlineKeys", [str(offline_key.resolve())])
     say(f"workspace ready in {workspace.path}" + (f", datasets in {workspace.store}" if store else ""))
 
 

@@ -13,6 +13,7 @@
     hints/refs                optional: the names of those branches, one to a line (RFC-038)
     attestations/audits.jws   optional: auditors' attestations, one signed statement to a line
     attestations/snapshots.jws   optional: signed hashes of manifests and profiles, in the same form
+    attestations/keys.jws     optional: which keys may sign for the owner, and who comes after him (RFC-065)
 
 Objects are stored under the base16 text of their hash, and may be asked for in every other final multibase.
 The grammar of keys is closed: what is not one of these is not there, so no key leads out of a folder.
@@ -52,6 +53,7 @@ class SignedFile(Enum):
     CHECKPOINT = "refs/head.checkpoint"
     AUDITS = "attestations/audits.jws"
     SNAPSHOTS = "attestations/snapshots.jws"
+    KEYS = "attestations/keys.jws"
 
     @property
     def limit(self) -> int:
@@ -65,6 +67,8 @@ class SignedFile(Enum):
                 return ATTEST.attestations_bytes
             case SignedFile.SNAPSHOTS:
                 return ATTEST.snapshot_lines_bytes
+            case SignedFile.KEYS:
+                return ATTEST.keys_bytes
 
     def key(self, ref: str) -> str:
         """Its key; the signature of a head is next to the reference."""

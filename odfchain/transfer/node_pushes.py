@@ -498,7 +498,7 @@ class Writing:
         length = fields.get("content-length", "")
         if not (length.isascii() and length.isdigit()) or "transfer-encoding" in fields:
             return 411, "the length has to be given"
-        if key in (SignedFile.HEAD.value, SignedFile.CHECKPOINT.value):
+        if key in (SignedFile.HEAD.value, SignedFile.CHECKPOINT.value, SignedFile.KEYS.value):
             return await _take_signature(self, alias, token, SignedFile(key), int(length), receive)
         name = ObjectKey.parse(key)
         session = self.sessions.find(alias, token)
@@ -679,9 +679,11 @@ async def _take_signature(
     peer = Store(PushedTransport(f"what is pushed to {alias}: ", head, signed=signed))
 
     def judged() -> bool:
-        if file is SignedFile.CHECKPOINT:
+        if file is not SignedFile.HEAD:
             pull_dataset(writing.workspace.reopened(), peer, alias, SyncOptions(onto=head))
             here = writing.workspace.dataset(alias)
+            if file is SignedFile.KEYS:
+                return {line.text for line in here.keys_history().reached} >= set(data.splitlines())
             note = note_in(here.folder, here.id)
             return note is not None and note.checkpoint == read_note(data, here.id).checkpoint
         if (offer := read_offer(peer, NO_POLICY)) is None or not offer.fits:

@@ -681,7 +681,7 @@ class NodeTransport(HttpTransport):
 
         Nothing else is written: nodes know their chains, and have no branches.
         """
-        if key not in (SignedFile.HEAD.value, SignedFile.CHECKPOINT.value):
+        if key not in (SignedFile.HEAD.value, SignedFile.CHECKPOINT.value, SignedFile.KEYS.value):
             return
         name = f"{self.where}{key}"
         deadline = Deadline(SHARING.request_seconds, self.timing, name=name)

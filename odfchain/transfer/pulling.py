@@ -92,6 +92,8 @@ class SyncOptions:
     last: int | None = None
     parallel: int = 10
     """Objects received at the same time."""
+    accept_successor: bool = False
+    """Believe a succession whose commitment was not seen before."""
     signature: SignaturePolicy | None = None
     """Required signature of the head; None is nothing more than the settings require."""
     witnesses: tuple[WitnessPolicy, ...] = ()
@@ -261,7 +263,8 @@ class _HeadPull(_Pull):
         super().__post_init__()
         policy = self.options.signature or NO_POLICY
         force, wanted = self.options.force, self.options.witnesses
-        self.statements = Examination(self.workspace, self.peer, self.offer, policy, force, wanted)
+        heir = self.options.accept_successor
+        self.statements = Examination(self.workspace, self.peer, self.offer, policy, force, wanted, heir)
 
     @contextmanager
     def _reading(self, known: int = -1, newest: Multihash | None = None) -> Iterator[sync.PeerLinks]:
@@ -451,7 +454,9 @@ def pull_branch_from(
             else "branches are there where they were pushed (`odfchain push DATASET@BRANCH`), or are served "
             "(`odfchain serve --branches`)",
         )
-    signature = check_branch(peer.signed(SignedFile.HEAD), dataset.on(HEAD).id, dataset.ref, head)
+    signature = check_branch(
+        peer.signed(SignedFile.HEAD), dataset.id, dataset.ref, head, dataset.keys_history()
+    )
     about = f"{dataset.alias}@{dataset.ref}"
     refuse_unsigned(signature, options.signature or NO_POLICY, name=about, where=peer.where)
     fetched = fetching(dataset, peer, options.parallel, options.progress)

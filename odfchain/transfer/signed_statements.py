@@ -17,6 +17,13 @@ from typing import Any
 from odfchain import errors
 from odfchain.chain.checkpoints import WitnessPolicy, note_in, read_note
 from odfchain.chain.equivocation import Claim, EvidenceStore
+from odfchain.chain.key_statements import (
+    KeyHistory,
+    Scope,
+    join_keys,
+    keep_keys,
+    keys_content,
+)
 from odfchain.chain.signed_heads import (
     HEAD_SIGNATURE_KEY,
     BlockAt,
@@ -27,7 +34,7 @@ from odfchain.chain.signed_heads import (
     read_head_signature,
 )
 from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS, LineFile, Merged, T, content_of
-from odfchain.chain.statements import Did, Problem, SignedHead, parse_did, read_head
+from odfchain.chain.statements import Did, Problem, SignedHead, parse_did, read_bounded, read_head
 from odfchain.limits import ATTEST
 from odfchain.odf.identity import DatasetId, Multihash, encode_base16
 from odfchain.odf.times import Timestamp
@@ -145,13 +152,23 @@ def _read(peer: Store) -> Offer | None:
         return Offer(head, None, one_line(error.message, 800))
 
 
-def _judge(offer: Offer, dataset_id: DatasetId, number: int, block_at: BlockAt) -> HeadSignature:
-    """The status of an offer's signature; `block_at` knows the peer's chain."""
+def _judge(
+    offer: Offer, keys: KeyHistory, number: int, block_at: BlockAt, known: SignedHead | None
+) -> HeadSignature:
+    """The status of an offer's signature; `block_at` knows the peer's chain, `known` was signed when seen."""
+
+    def there(signed: SignedHead) -> bool:
+        # a block that was taken without a signature may be the thief's
+        at = known.sequence_number if known is not None else -1
+        return known is not None and signed.sequence_number <= at and block_at(at) == known.head
+
     if offer.unread is not None:
         return HeadSignature(
             SignatureStatus.UNSIGNED, Problem.MISSING, f"the head's signature cannot be read: {offer.unread}"
         )
-    return check_head(offer.content, dataset_id, offer.head, number, block_at=block_at)
+    return check_head(
+        offer.content, keys.dataset_id, offer.head, number, block_at=block_at, keys=keys, there=there
+    )
 
 
 def refuse_unsigned(found: HeadSignature, policy: SignaturePolicy, *, name: str, where: str) -> None:
@@ -220,7 +237,8 @@ def _keep_signature(dataset: DatasetFiles, head: Multihash, found: HeadSignature
             data = read_head_signature(dataset.folder)
         except errors.StoreError:  # something else has its place; it is replaced
             data = b""
-        here = check_head(data, dataset.id, head, number, block_at=lambda n: dataset.chain.hash_at(n, head))
+        at, keys = dataset.chain.by_number(head), dataset.keys_history()
+        here = check_head(data, dataset.id, head, number, block_at=at, keys=keys)
         best = better(here, found, now)
         path = dataset.folder / HEAD_SIGNATURE_KEY
         if best is None and data is not None:
@@ -232,17 +250,18 @@ def _keep_signature(dataset: DatasetFiles, head: Multihash, found: HeadSignature
 def signed_last(dataset: DatasetFiles, dataset_id: DatasetId) -> SignedHead | None:
     """The head of a local dataset that its owner has signed last, as far as that is known here."""
     try:
-        return _owners_head((read_head_signature(dataset.folder) or b"")[:-1], dataset_id)
+        return _signed_head((read_head_signature(dataset.folder) or b"")[:-1], dataset_id)
     except errors.StoreError:
         return None
 
 
-def _owners_head(text: bytes, dataset_id: DatasetId) -> SignedHead | None:
+def _signed_head(text: bytes, dataset_id: DatasetId) -> SignedHead | None:
+    """What a text that was judged before says of a dataset."""
     try:
-        signer, signed = read_head(text)
+        signed = read_head(text)[1]
     except errors.SignatureError:
         return None
-    return signed if signer == signed.dataset_id == dataset_id else None
+    return signed if signed.dataset_id == dataset_id else None
 
 
 def better(one: HeadSignature, other: HeadSignature, now: Timestamp) -> bytes | None:
@@ -304,7 +323,7 @@ class SeenHeads:
         """The owner's signed head that was seen, verified anew; None when it was never signed."""
         if seen is None or seen.signature is None:
             return None
-        if (signed := _owners_head(seen.signature.encode(), dataset_id)) is None:
+        if (signed := _signed_head(seen.signature.encode(), dataset_id)) is None:
             raise self._damaged(dataset_id)
         return signed
 
@@ -347,23 +366,28 @@ class SeenHeads:
 EVIDENCE_HINT = "its owner has signed two histories, and the proof is kept: `odfchain evidence`"
 
 
-def _claims(dataset_id: DatasetId, dataset: DatasetFiles | None, seen: Seen | None) -> list[Claim]:
+def _claims(keys: KeyHistory, dataset: DatasetFiles | None, seen: Seen | None) -> list[Claim]:
     """What the owner is known to have signed before; `dataset` is the copy that is here."""
     texts = [seen.signature if seen is not None else None]
     if dataset is not None:
         # a fault of the file itself is reported where it is read
         with suppress(errors.OdfchainError, UnicodeError):
             texts.append((read_head_signature(dataset.folder) or b"").decode("ascii").rstrip("\n"))
-    claims = [_claim(text, dataset_id, lambda _: None, _absent) for text in dict.fromkeys(texts)]
+    claims = [_claim(text, keys, lambda _: None, _absent) for text in dict.fromkeys(texts)]
     return [_at_hand(claim, dataset) for claim in claims if claim is not None]
 
 
 def _claim(
-    text: str | None, dataset_id: DatasetId, block_at: BlockAt, read: Callable[[Multihash], bytes]
+    text: str | None, keys: KeyHistory, block_at: BlockAt, read: Callable[[Multihash], bytes]
 ) -> Claim | None:
     """The claim that a signed text makes; None where the text is not of this dataset's owner."""
-    signed = _owners_head((text or "").encode(), dataset_id)
-    return None if signed is None else Claim(text or "", signed, block_at, read)
+    try:
+        signer, signed = read_head((text or "").encode())
+        delegate = keys.judge(signer, Scope.HEADS, signed.time)
+    except errors.SignatureError:
+        return None
+    texts = tuple(line.text.decode() for line in keys.lines) if delegate is not None else None
+    return Claim(text or "", signed, block_at, read, texts) if signed.dataset_id == keys.dataset_id else None
 
 
 def _at_hand(claim: Claim, dataset: DatasetFiles | None) -> Claim:
@@ -371,7 +395,7 @@ def _at_hand(claim: Claim, dataset: DatasetFiles | None) -> Claim:
     if dataset is None or not dataset.chain.contains(claim.signed.head):
         return claim
     chain, head = dataset.chain, claim.signed.head
-    return Claim(claim.statement, claim.signed, lambda number: chain.hash_at(number, head), chain.get_bytes)
+    return replace(claim, block_at=lambda number: chain.hash_at(number, head), read=chain.get_bytes)
 
 
 def _absent(name: Multihash) -> bytes:
@@ -390,6 +414,9 @@ class Examination:
     wanted: tuple[WitnessPolicy, ...] = ()
     """What is wanted of witnesses."""
     witnessed: Witnessed = field(init=False)
+
+    accept_successor: bool = False
+    keys: KeyHistory = field(init=False)
     signature: HeadSignature = field(init=False)
     attestations: int = field(default=0, init=False)
     believed: list[Did] = field(default_factory=list, init=False)
@@ -436,13 +463,14 @@ class Examination:
                 raise
             seen = known = None
         self.forgets = self.force and (seen is None or theirs(seen.sequence_number) != seen.head)
-        found = _judge(self.offer, dataset_id, number, theirs)
-        if (offered := _claim(found.text, dataset_id, theirs, read)) is not None:
+        self._join_keys(dataset_id, dataset)
+        found = _judge(self.offer, self.keys, number, theirs, known)
+        if (offered := _claim(found.text, self.keys, theirs, read)) is not None:
             signed = offered.signed
             if signed.sequence_number > number or theirs(signed.sequence_number) != signed.head:
                 # the signed block is not in the chain that came with it: of its history nothing is known
-                offered = Claim(offered.statement, signed, lambda _: None, read)
-            self._prove(offered, dataset_id, _claims(dataset_id, dataset, seen), now)
+                offered = replace(offered, block_at=lambda _: None)
+            self._prove(offered, dataset_id, _claims(self.keys, dataset, seen), now)
         refuse_unsigned(found, self.policy, name=name, where=where)
         self.signature = found
         about, trust = f"{name} at {where}", self.workspace.config.trust
@@ -469,6 +497,21 @@ class Examination:
             if received is not None:
                 self._received[key] = received
         return None if self.force else seen
+
+    def _join_keys(self, dataset_id: DatasetId, dataset: DatasetFiles | None) -> None:
+        """The keys statements that were seen before, and those of the peer."""
+        seen = read_bounded(self._keys_seen(dataset_id), ATTEST.keys_bytes) or b""
+        here = seen + ((dataset is not None and keys_content(dataset.folder)) or b"")
+        try:
+            there = self.peer.signed(SignedFile.KEYS)
+        except errors.TransferError as error:
+            there = None
+            self._not_taken("keys statements", [one_line(error.message, 800)])
+        self.keys = join_keys(dataset_id, here, there, accept=self.accept_successor)
+        self.warnings += [f"{self.peer.where}: {said}" for said in self.keys.problems]
+
+    def _keys_seen(self, dataset_id: DatasetId) -> Path:
+        return self.workspace.root / "seen" / f"{encode_base16(dataset_id.to_bytes())}.keys"
 
     def _prove(self, offered: Claim, dataset_id: DatasetId, claims: Sequence[Claim], now: Timestamp) -> None:
         """Keep the proofs that what is offered conflicts with what was signed before."""
@@ -521,6 +564,9 @@ class Examination:
 
     def keep(self, dataset: DatasetFiles) -> None:
         """Store the signature of the head that has moved, and the attestations of this chain."""
+        seen = self._keys_seen(dataset.id)
+        keep_keys(seen, seen.with_name(".lock"), self.keys)
+        keep_keys(dataset.folder / SignedFile.KEYS.value, dataset.folder / "info" / "lock", self.keys)
         _keep_signature(dataset, self.offer.head, self.signature, self.policy.now())
         self.witnessed.keep(dataset, self.offer.head, lower=self.forgets)
         if self._received:
@@ -562,7 +608,8 @@ def push_statements(
     status = SignatureStatus.UNSIGNED
     block_at = dataset.chain.by_number(head)
     try:
-        status = _push_signature(dataset, peer, head, block_at)
+        keys = _push_keys(dataset, peer)
+        status = _push_signature(dataset, peer, head, block_at, keys)
         if dataset.chain.ref != HEAD:
             return status, None
         push_note(dataset, peer, head)
@@ -575,15 +622,26 @@ def push_statements(
     return status, None
 
 
-def _push_signature(dataset: DatasetFiles, peer: Store, head: Multihash, at: BlockAt) -> SignatureStatus:
+def _push_keys(dataset: DatasetFiles, peer: Store) -> KeyHistory:
+    """The destination has the keys statements of both sides; what it alone has is not believed for that."""
+    keys, there = dataset.keys_history(), _there(peer, SignedFile.KEYS)
+    if (content := join_keys(dataset.id, keys.content(), there).content()) and content != there:
+        peer.put_signed(SignedFile.KEYS, content)
+    return keys
+
+
+def _push_signature(
+    dataset: DatasetFiles, peer: Store, head: Multihash, at: BlockAt, keys: KeyHistory
+) -> SignatureStatus:
     ref, number = dataset.chain.ref, dataset.chain.get(head).sequence_number
+    here, there = read_head_signature(dataset.folder, ref), _there(peer, SignedFile.HEAD)
 
     def judged(content: bytes | None) -> HeadSignature:
         if ref != HEAD:
-            return check_branch(content, dataset.id, ref, head)
-        return check_head(content, dataset.id, head, number, block_at=at)
+            return check_branch(content, dataset.id, ref, head, keys)
+        ours = content == here
+        return check_head(content, dataset.id, head, number, block_at=at, keys=keys, there=lambda _: ours)
 
-    here, there = read_head_signature(dataset.folder, ref), _there(peer, SignedFile.HEAD)
     if ref == HEAD:
         best = better(judged(there), judged(here), Timestamp.now())
     else:  # one of before the branch has moved says nothing
@@ -608,8 +666,11 @@ def push_to_node(dataset: DatasetFiles, peer: Store, head: Multihash) -> Signatu
     """A node's signed statements, after it was offered the owner's signature of its head, if that is here."""
     number = dataset.chain.get(head).sequence_number
     here = read_head_signature(dataset.folder)
-    if check_head(here, dataset.id, head, number).status is not SignatureStatus.SIGNED:
+    keys = dataset.keys_history()
+    if check_head(here, dataset.id, head, number, keys=keys).status is not SignatureStatus.SIGNED:
         return SignatureStatus.UNSIGNED
+    if keys.lines:
+        peer.put_signed(SignedFile.KEYS, keys.content())
     peer.put_signed(SignedFile.HEAD, here)
     if (note := note_in(dataset.folder, dataset.id)) is not None and note.checkpoint.head == head:
         peer.put_signed(SignedFile.CHECKPOINT, note.data())

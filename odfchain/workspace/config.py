@@ -256,6 +256,8 @@ class DatasetsConfig:
     """What datasets are like that are made here."""
 
     system_columns: SystemColumns = SystemColumns.SPECIFICATION
+    offline_keys: str = ""
+    """The folder of their identity keys; empty: the workspace, which then needs no delegate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The folder of one dataset (specification "Dataset Layout").
 
 blocks/  data/  checkpoints/  refs/     what a peer may read; refs/head.jws is the owner's signature
-attestations/                           the same: what auditors say, and who vouches for which description
+attestations/                           the same: what auditors say, who vouches for which description, and
+                                        which keys sign for the owner
 manifests/  profiles/                   the same: what describes a block (RFC-042); these three are made with
                                         the first of their files
 info/                                   private: alias, lock, chain index
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from odfchain.chain.chain import MetadataChain
+from odfchain.chain.key_statements import KeyHistory, key_history
 from odfchain.chain.signed_heads import (
     HeadSignature,
     HeadSigner,
@@ -185,13 +187,18 @@ class DatasetFiles:
                 break
         return signature
 
+    def keys_history(self) -> KeyHistory:
+        """Which keys may sign for its owner, by the statements in the folder."""
+        return key_history(self.folder, self.id)
+
     def _judged(self, head: Multihash, content: bytes | None, verified: bool) -> HeadSignature:
         if self.ref != HEAD:
-            return check_branch(content, self.id, self.ref, head)
+            return check_branch(content, self.id, self.ref, head, self.keys_history())
         number = self.chain.get(head).sequence_number
         return check_head(
             content, self.id, head, number,
             block_at=lambda wanted: self.chain.hash_at(wanted, head), verified=verified,
+            keys=self.keys_history(),
         )  # fmt: skip
 
     def set_head(self, target: Multihash, *, expected: Multihash | None) -> None:

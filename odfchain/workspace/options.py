@@ -427,6 +427,7 @@ class CopyOptions(Watched):
     witnesses: Annotated[
         str | None, "Refuse a head that too few witnesses of FILE have cosigned, now and from now on.", "FILE"
     ] = None
+    accept_successor: Annotated[bool, "Believe a succession of keys that was not announced before."] = False
 
 
 @dataclass(frozen=True, kw_only=True)

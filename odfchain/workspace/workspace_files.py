@@ -30,17 +30,20 @@ from typing import TYPE_CHECKING
 
 from odfchain import errors
 from odfchain.chain.chain import link_blocks
+from odfchain.chain.key_statements import Delegate, KeyHistory, Revocation, keep_keys, keys_content
 from odfchain.chain.signed_heads import HeadSigner
 from odfchain.chain.statements import SignedHead, read_key_file
+from odfchain.limits import ATTEST
 from odfchain.odf import names
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddPushSource, DatasetSnapshot, MetadataEvent, Seed, SetPollingSource
-from odfchain.odf.identity import DatasetId, DatasetKey, encode_base16
+from odfchain.odf.identity import DatasetId, DatasetKey, DidKey, Multihash, encode_base16
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
+from odfchain.storage.public_layout import SignedFile
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 from odfchain.workspace.shared_store import ONLY_HERE, STORE_FILE, SharedStore
@@ -373,7 +376,7 @@ class WorkspaceFiles:
                 if system_columns is not None:
                     chosen = system_columns
                     change_config(built, lambda config: dataclasses.replace(config, system_columns=chosen))
-                self.store_key(key)
+                self.store_key(key, built)
                 self.shared.publish(staged)
                 folder = self._folder(key.dataset_id)
                 fsio.move_folder(staged, folder)
@@ -546,13 +549,26 @@ class WorkspaceFiles:
     def _key_path(self, dataset_id: DatasetId) -> Path:
         return self.root / "keys" / f"{encode_base16(dataset_id.to_bytes())}.pem"
 
-    def store_key(self, key: DatasetKey) -> None:
-        """Durably keep the private key of a dataset that is made here; none is replaced."""
-        path = self._key_path(key.dataset_id)
+    def store_key(self, key: DatasetKey, built: DatasetFiles | None = None) -> None:
+        """Durably keep the private key of a dataset that is `built` here; none is replaced.
+
+        Where the settings keep such keys away from here, a delegate's key is made, which signs here.
+        """
+        path, away = self._key_path(key.dataset_id), self.config.datasets.offline_keys
+        if away and built is not None:
+            _create_key(Path(away) / path.name, key)
+            identity, key = key, DatasetKey.generate()
+            now, seconds = Timestamp.now(), ATTEST.delegate_days * 86_400
+            self.say_keys(built, identity, delegates=(Delegate.of(key.dataset_id, now, seconds),))
         fsio.make_folder(path.parent, mode=0o700)
-        # never replaced: a lost private key cannot be had again
-        if not fsio.create_file(path, key.to_pem(), mode=0o600):
-            raise errors.StoreError(f"{path}: a key of this name already exists")
+        _create_key(path, key)
+
+    def new_key(self, dataset: DatasetFiles) -> DidKey:
+        """A new key, whose private half is durably here, to be made a delegate of a dataset."""
+        key = DatasetKey.generate()
+        fsio.make_folder(self._key_path(dataset.id).parent, mode=0o700)
+        _create_key(self._key_path(dataset.id), key)
+        return DidKey(key.dataset_id.public_key)
 
     def _key_beside(self, folder: Path) -> DatasetKey | None:
         """The key of the dataset in a folder of its id's name, None when it is not here."""
@@ -565,18 +581,39 @@ class WorkspaceFiles:
         return self._key_path(dataset_id).is_file()
 
     def key(self, dataset_id: DatasetId) -> DatasetKey:
-        """The private key of a dataset that was created here; `WorkspaceError` where others may read it."""
+        """The private key that signs a dataset here, which may be a delegate's where there are statements.
+
+        Raises:
+            WorkspaceError: it is not here, or others may read it.
+        """
         path = self._key_path(dataset_id)
         if not path.exists():
             raise errors.WorkspaceError(f"the private key of {dataset_id} is not in this workspace")
         key = read_key_file(path)  # a key that others may have read is no proof of anything
-        if key.dataset_id != dataset_id:
+        if key.dataset_id != dataset_id and keys_content(self._folder(dataset_id)) is None:
             raise errors.WorkspaceError(f"{path}: the key belongs to {key.dataset_id}")
         return key
 
-    def sign_head(self, dataset: DatasetFiles) -> SignedHead:
+    def say_keys(
+        self, dataset: DatasetFiles, key: DatasetKey | None = None,
+        delegates: Sequence[Delegate] = (), revoked: Sequence[Revocation] = (),
+        successor: Multihash | None = None,
+    ) -> KeyHistory:  # fmt: skip
+        """Durably add a keys statement by a key, or the one here; the head is signed anew, and names it."""
+        from odfchain.workspace.points import lock_path
+
+        key, path = key or self.key(dataset.id), dataset.folder / SignedFile.KEYS.value
+        with fsio.locked(lock_path(dataset)):
+            said = dataset.keys_history().with_statement(
+                key, Timestamp.now(), tuple(delegates), tuple(revoked), successor
+            )
+            keep_keys(path, dataset.folder / "info" / "lock", said)
+        self.sign_head(dataset, key)
+        return said
+
+    def sign_head(self, dataset: DatasetFiles, key: DatasetKey | None = None) -> SignedHead:
         """Durably sign the head of a dataset, or its branch, anew with the time of now; what was signed."""
-        key = self.key(dataset.id)
+        key = key or self.key(dataset.id)
         head, ref = dataset.chain.head(), dataset.ref
         if head is None:
             raise errors.ChainError(f"{dataset.folder / 'refs' / ref}: the dataset has no head")
@@ -586,6 +623,12 @@ class WorkspaceFiles:
             message = f"{dataset.alias}: the head moved while it was signed"
             raise errors.RefConflictError(message, expected=str(head), actual=None)
         return signed
+
+
+def _create_key(path: Path, key: DatasetKey) -> None:
+    # never replaced: a lost private key cannot be had again
+    if not fsio.create_file(path, key.to_pem(), mode=0o600):
+        raise errors.StoreError(f"{path}: a key is there already", hint="move it to where it is safe")
 
 
 def _is_workspace(folder: Path) -> bool:

@@ -1,0 +1,290 @@
+"""Who may sign for an owner, and when: the cases of keys that can be lost, by number."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from odfchain.chain.key_statements import KeyHistory, Revocation, Scope, join_keys, read_line, read_lines
+from odfchain.chain.signed_heads import HeadSignature, HeadSigner, check_head
+from odfchain.chain.statements import Problem, StatementType, sign_statement
+from odfchain.errors import SignatureError
+from odfchain.odf.identity import DatasetKey
+from odfchain.transfer.pulling import SyncOptions
+from tests.kit import curve
+from tests.kit.forge import DATASET, HEAD, OWNER, SEQUENCE, STRANGER, b64, container, header, signed
+from tests.kit.forged_signatures import NEUTRAL_SIGNATURE, ONE_KEY, malleable
+from tests.kit.owned_keys import (
+    LAPTOP,
+    NOBODY,
+    SUCCESSOR,
+    THIEF,
+    announced,
+    case,
+    day,
+    delegated,
+    did,
+    joined,
+    put,
+    revoked,
+)  # fmt: skip
+from tests.kit.signed_heads import COMMON, REQUIRE, Reader, head_of, owned, publish
+
+
+def head_by(
+    key: DatasetKey, keys: KeyHistory, on: float = 1, *, named: KeyHistory | None = None, there: bool = True
+) -> HeadSignature:
+    """The verdict on a head that a key has signed on a day."""
+    said = replace(signed(time=day(on)), keys=(named or keys).newest)
+    line = said.sign(key, keys.name_of(key)).encode() + b"\n"
+    return check_head(line, DATASET, HEAD, SEQUENCE, keys=keys, there=lambda _: there)
+
+
+def test_case_16_a_delegate_signs_the_head() -> None:
+    inputs, wanted = case(16)
+    histories = {"with its statement": delegated(), "without its statement": NOBODY}
+    for name, each in zip(inputs, wanted, strict=True):
+        found = head_by(LAPTOP, histories[name])
+        assert (str(found.status), found.problem) == (each["status"], each["problem"])
+    found = head_by(LAPTOP, delegated())
+    assert found.delegate is not None
+    assert (found.signer, found.delegate.key, found.delegate.not_after) == (did(LAPTOP), did(LAPTOP), day(30))
+
+
+def test_case_17_a_delegate_that_may_not() -> None:
+    inputs, wanted = case(17)
+    for given, each in zip(inputs, wanted, strict=True):
+        scopes = tuple(Scope) if given["scope"] == "heads" else (Scope(given["scope"]),)
+        found = head_by(LAPTOP, delegated(scopes=scopes), given["day"])
+        assert found.problem == each["problem"]
+        assert each["says"] in str(found.message)
+        assert str(did(LAPTOP)) in str(found.message)
+
+
+def test_case_18_heads_of_a_stolen_delegate() -> None:
+    inputs, wanted = case(18)
+    keys = revoked(delegated())
+    for given, each in zip(inputs, wanted, strict=True):
+        on = 3 if given["signed"] == "after the revocation" else 1
+        found = head_by(LAPTOP, keys, on, there=given["seen before"])
+        assert found.problem == each["problem"]
+        assert each["says"] in str(found.message)
+
+
+def test_case_19_two_keys_statements_of_one_number(tmp_path: Path) -> None:
+    given, wanted = case(19)
+    first = announced()
+    both = joined(delegated(first), delegated(first, THIEF))
+    assert [line.said.sequence for line in both.reached] == given["numbers"]
+    assert len(both.lines) == wanted["counting"]
+    assert len(both.conflict) == wanted["proof"]
+    assert wanted["says"] in both.problems[0]
+    assert head_by(LAPTOP, both).problem == Problem.OTHER_KEY
+    # both are carried on, by whoever has seen them
+    assert len(read_lines(both.content())[0]) == 3
+    chain = owned(COMMON)
+    publish(tmp_path / "peer", chain)
+    put(tmp_path / "peer", both)
+    reader = Reader(tmp_path / "reader")
+    pulled = reader.pull((tmp_path / "peer").as_uri())
+    assert any(wanted["says"] in text for text in pulled.outcome.warnings)
+    assert (reader.copy / "attestations/keys.jws").read_bytes() == both.content()
+
+
+def test_case_20_a_succession_whose_commitment_was_not_seen(tmp_path: Path) -> None:
+    inputs, wanted = case(20)
+    keys = announced().with_statement(SUCCESSOR, day(1))
+    chain = owned(COMMON)
+    line = replace(head_of(chain, time=day(1)), keys=keys.newest).sign(SUCCESSOR, did(SUCCESSOR))
+    publish(tmp_path / "peer", chain, line.encode() + b"\n")
+    put(tmp_path / "peer", keys)
+    options = {
+        "plainly": SyncOptions(),
+        "with a signature required": SyncOptions(signature=REQUIRE),
+        "accepting it": SyncOptions(accept_successor=True, signature=replace(REQUIRE, now=lambda: day(2))),
+    }
+    for name, each in zip(inputs, wanted, strict=True):
+        reader = Reader(tmp_path / name.replace(" ", "-"))
+        try:
+            outcome = reader.sharing.pull((tmp_path / "peer").as_uri(), "copy", options[name]).outcome
+        except SignatureError as error:
+            assert (each["status"], error.problem) == ("refused", Problem.SUCCESSION)
+            text = error.message
+        else:
+            assert outcome.signature is not None
+            assert str(outcome.signature.status) == each["status"]
+            text = "".join(outcome.warnings)
+            kept = (reader.copy / "attestations/keys.jws").exists()
+            assert kept is (each["status"] == "signed")
+        assert each["says"] in text
+        assert not each["says"] or (str(did(SUCCESSOR)) in text and str(DATASET) in text)  # both are shown
+
+
+def test_case_21_a_succession_against_a_commitment_that_was_seen() -> None:
+    inputs, wanted = case(21)
+    before = delegated(announced())
+    after = before.with_statement(SUCCESSOR, day(2))
+    keys = join_keys(DATASET, before.content(), after.content())
+    assert (keys.authority, keys.pending) == (did(SUCCESSOR), None)
+    signers = {"the successor": SUCCESSOR, "the old key": OWNER}
+    for name, each in zip(inputs, wanted, strict=True):
+        found = head_by(signers[name], keys, 3)
+        assert str(found.status) == each["status"]
+        assert each["says"] in str(found.message)
+    # what the old key has signed before stays for who saw it, and its delegates go on
+    assert [head_by(OWNER, keys, 1, there=there).problem for there in (True, False)] == [
+        None,
+        Problem.SUPERSEDED,
+    ]
+    assert head_by(LAPTOP, keys, 3).problem is None
+    # statements of the old key no longer count
+    assert head_by(THIEF, joined(keys, delegated(before, THIEF)), 3).problem == Problem.OTHER_KEY
+
+
+def test_case_22_a_thief_announces_a_successor_of_his_own() -> None:
+    given, wanted = case(22)
+    assert (given["arrives"], wanted["authority"], wanted["thief"]) == ("later", "the successor", "refused")
+    before = announced()
+    for his in (announced(before, THIEF), announced(NOBODY, THIEF)):
+        takes = his.with_statement(THIEF, day(1)) if his.committed != before.committed else his
+        seen = join_keys(DATASET, before.content(), takes.content())
+        assert head_by(THIEF, seen, 2).problem is not None
+        after = joined(before, takes, before.with_statement(SUCCESSOR, day(2)))
+        assert after.authority == did(SUCCESSOR)
+        assert head_by(SUCCESSOR, after, 3).problem is None
+        assert head_by(THIEF, after, 3).problem is not None
+
+
+def test_case_23_the_identity_key_is_lost(tmp_path: Path) -> None:
+    inputs, wanted = case(23)
+    chain = owned(COMMON)
+    publish(tmp_path, chain, None)
+    put(tmp_path, delegated())
+    (tmp_path / "info").mkdir()
+    for given, each in zip(inputs, wanted, strict=True):
+        now, said = day(30 - given["days left"]), list[str]()
+        signer = HeadSigner(tmp_path, lambda: LAPTOP, lambda now=now: now, said.append)
+        (tmp_path / "refs/head.jws").unlink(missing_ok=True)
+        signer.head_moved(chain.head, len(chain.hashes) - 1)
+        assert (tmp_path / "refs/head.jws").exists() is each["signed"]
+        assert each["says"] in "".join(said)
+        assert bool(said) is bool(each["says"])
+
+
+def test_case_24_a_mirror_hides_a_keys_statement(tmp_path: Path) -> None:
+    given, wanted = case(24)
+    keys = revoked(delegated())
+    chain = owned(COMMON)
+    line = replace(head_of(chain), keys=keys.newest).sign(OWNER)
+    publish(tmp_path / "peer", chain, line.encode() + b"\n")
+    put(tmp_path / "peer", KeyHistory.of(DATASET, keys.lines[: -given["withheld"]]))
+    with pytest.raises(SignatureError, match=wanted["says"]) as caught:
+        Reader(tmp_path / "reader").pull((tmp_path / "peer").as_uri(), REQUIRE)
+    assert caught.value.problem == wanted["problem"]
+
+
+def attacks() -> dict[str, bytes]:
+    """What is no keys statement, by the names of case 28."""
+    said = delegated().lines[0]
+    payload, kind = said.said.to_json(), {"typ": str(StatementType.KEYS)}
+    first, body, _ = said.text.split(b".")
+
+    def made(**changes: object) -> bytes:
+        return container(header(**kind | changes), payload)
+
+    whole = container(header(**kind), payload)
+    twice = json.dumps(payload, separators=(",", ":")).encode()[:-1] + b',"sequence":0}'
+    assert read_line(whole).said == said.said
+    return {
+        "cut": said.text[:-1],
+        "another type": made(typ=str(StatementType.HEAD)),
+        "another algorithm": made(alg="none"),
+        "a foreign header": made(jwk={"kty": "OKP"}),
+        "another signer": made(kid=str(did(STRANGER))),
+        "a weak key": container(header(kid=str(ONE_KEY), **kind), payload, lambda _: NEUTRAL_SIGNATURE),
+        "a twisted signature": b".".join((first, body, b64(malleable(first + b"." + body)))),
+        "a member twice": container(header(**kind), twice),
+        "a member too many": container(header(**kind), payload | {"more": 1}),
+        "another spelling": container(
+            header(**kind),
+            json.dumps(payload, separators=(",", ":")).encode().replace(b'"sequence":0', b'"sequence":0.0'),
+        ),
+    }
+
+
+def test_case_28_signature_attacks_on_keys_statements() -> None:
+    given, wanted = case(28)
+    forged = attacks()
+    assert list(forged) == given["attacks"]
+    assert curve.L  # the order that the twisted signature was made with
+    text = delegated().lines[0].text
+    flips = [
+        text[:at] + bytes([text[at] ^ 1 << bit]) + text[at + 1 :] for at in range(len(text)) for bit in (0, 3)
+    ]
+    accepted = []
+    for attack in (*forged.values(), *flips):
+        found, wrong = read_lines(attack + b"\n")
+        assert found or wrong
+        keys = KeyHistory.of(DATASET, found)
+        accepted += [attack] * bool(keys.lines)
+    assert len(accepted) == wanted["accepted"]
+
+
+def test_statements_of_others_count_for_nothing() -> None:
+    other = KeyHistory.of(STRANGER.dataset_id, ()).with_statement(STRANGER, day(0))
+    assert joined(other, delegated()).lines == delegated().lines[:0] + joined(delegated()).lines
+    # a delegate speaks of no keys, and a stranger takes nothing over
+    payload = replace(revoked(delegated()).lines[1].said, sequence=1).to_json()
+    for key in (LAPTOP, STRANGER):
+        text = sign_statement(key, did(key), StatementType.KEYS, payload).encode()
+        assert KeyHistory.of(DATASET, [*delegated().lines, read_line(text)]).lines[1:] == ()
+
+
+def test_a_statement_out_of_turn_does_not_count() -> None:
+    keys = revoked(delegated())
+    assert KeyHistory.of(DATASET, keys.lines[1:]).lines == ()
+    said = replace(keys.lines[1].said, sequence=2)
+    text = sign_statement(OWNER, DATASET, StatementType.KEYS, said.to_json()).encode()
+    assert len(KeyHistory.of(DATASET, [keys.lines[0], read_line(text)]).lines) == 1
+
+
+def test_what_was_revoked_stays_so_though_a_peer_leaves_it_out(tmp_path: Path) -> None:
+    chain, peer = owned(COMMON), tmp_path / "peer"
+    reader = Reader(tmp_path / "reader")
+    publish(peer, chain)
+    put(peer, revoked(delegated()))
+    reader.pull(peer.as_uri())
+    put(peer, delegated())
+    chain.add("note 2")
+    said = replace(head_of(chain, time=day(1)), keys=delegated().newest)
+    publish(peer, chain, said.sign(LAPTOP, did(LAPTOP)).encode() + b"\n")
+    for _ in range(2):  # nor is it believed because the block was taken the first time
+        found = reader.pull(peer.as_uri()).outcome.signature
+        assert found is not None
+        assert found.problem == Problem.REVOKED
+    # nor once the copy was deleted
+    reader.files.delete(reader.files.dataset("copy"))
+    found = reader.pull(peer.as_uri()).outcome.signature
+    assert found is not None
+    assert found.problem == Problem.REVOKED
+
+
+def test_what_a_reader_knew_before_stays_after_the_theft(tmp_path: Path) -> None:
+    chain, peer = owned(COMMON), tmp_path / "peer"
+    reader, late = Reader(tmp_path / "reader"), Reader(tmp_path / "late")
+    said = replace(head_of(chain, time=day(1)), keys=delegated().newest)
+    publish(peer, chain, said.sign(LAPTOP, did(LAPTOP)).encode() + b"\n")
+    put(peer, delegated())
+    reader.pull(peer.as_uri())
+    put(peer, revoked(delegated()))
+    found = [each.pull(peer.as_uri()).outcome.signature for each in (reader, late)]
+    assert [each.problem for each in found if each] == [None, Problem.REVOKED]
+
+
+def test_a_second_revocation_does_not_move_the_first() -> None:
+    keys = revoked(revoked(delegated()), 5)
+    keys = keys.with_statement(OWNER, day(6), revoked=(Revocation(did(LAPTOP), day(6)),))
+    assert keys.delegates[0][1] == day(2)
