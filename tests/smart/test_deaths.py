@@ -42,6 +42,7 @@ STEPS_OF_A_PULL = [
     "> GET /{name}/refs/head", "< 200", "> GET /{name}/refs/head.jws", "< 404",
     "> GET /{name}/blocks/", "< 200", "> GET /{name}/pull", "< 101",
     "> message", "< message", "> message", "< message",
+    "> GET /{name}/attestations/keys.jws", "< 404", "> GET /{name}/refs/head.checkpoint", "< 404",
     "> GET /{name}/attestations/audits.jws", "< 404", "> GET /{name}/attestations/snapshots.jws", "< 404",
     "> message", "< message",
     "> GET /{name}/data/", "< 200", "> GET /{name}/checkpoints/", "< 200", "> close",
