@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from odfchain.ingest.ingesting import IngestOptions, IngestOutcome
     from odfchain.odf.identity import DatasetKey, DidKey
     from odfchain.odf.sources import WatermarkRule
+    from odfchain.odf.times import Timestamp
     from odfchain.transfer.pulling import FetchOutcome
     from odfchain.transfer.pushing import PushOutcome, PushPlan
     from odfchain.transfer.slice_files import LocalSlices
@@ -557,6 +558,16 @@ class Dataset(Branching, Readable, Upkeep):
     def keys(self) -> KeyHistory:
         """Which keys may sign for its owner."""
         return self._files.keys_history()
+
+    def cosigned(self) -> dict[str, Timestamp]:
+        """When each witness that the settings name cosigned the head."""
+        from odfchain.chain.checkpoints import note_in
+        from odfchain.transfer.witnesses import known_witnesses
+
+        files, known = self._files, known_witnesses(self._workspace._files.config.trust)
+        if (note := note_in(files.folder, files.id)) is None or note.checkpoint.head != files.chain.head():
+            return {}
+        return {key.name: time for key, time in note.times(known).items()}
 
     def new_key(self) -> DidKey:
         """Make a key that is to sign here, once its owner has made it a delegate; its public half."""

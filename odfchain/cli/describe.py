@@ -20,9 +20,10 @@ from odfchain.limits import LIMITS
 from odfchain.odf.block_codec import block_hash, decode_block, encode_block, open_manifest
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.schema import format_ddl, type_name
+from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import to_tree
 from odfchain.storage.fsio import no_file
-from odfchain.text import counted, human_size, one_line, percent, printable
+from odfchain.text import counted, human_size, length, one_line, percent, printable
 from odfchain.workspace.options import ProfileOptions
 
 if TYPE_CHECKING:
@@ -159,6 +160,43 @@ def _definition_lines(item: Definition) -> Iterator[tuple[str, str]]:
         for line in step["query"].split("\n"):
             text = line.removesuffix("\r").expandtabs(4)
             yield "", f"  {printable(text, _QUERY_CHARACTERS)}"
+
+
+@cli.command("head", inspect_command)
+def inspect_head(
+    dataset: str = cli.argument(cli.DATASET), output: str = cli.formats("table", "json")
+) -> None:
+    """Show who signed and cosigned the head, and when."""
+    found = open_workspace()[dataset]
+    signature, now = found.signature(), Timestamp.now()
+
+    def age(time: Timestamp | None) -> int | None:
+        return None if time is None else (now.epoch_ns - time.epoch_ns) // 1_000_000_000
+
+    signed, delegate, keys = signature.signed, signature.delegate, found.keys()
+    time = None if signed is None else signed.time
+    document = {
+        "dataset": dataset,
+        "head": str(found.head),
+        "status": str(signature.status),
+        "problem": signature.message,
+        "owner": str(found.id),
+        "authority": str(keys.authority),
+        "delegate": None if delegate is None else str(delegate.key),
+        "until": None if delegate is None else str(delegate.not_after),
+        "signed": None if time is None else str(time),
+        "age": age(time),
+        "witnesses": [
+            {"name": name, "time": str(at), "age": age(at)} for name, at in found.cosigned().items()
+        ],
+    }
+    if output == "json":
+        screen.echo_json(document)
+        return
+    for name, value in document.items():
+        lines = [f"{each['name']}, {each['time']}" for each in value] if isinstance(value, list) else [value]
+        shown = length(value) if isinstance(value, int) else "; ".join(str(each or "-") for each in lines)
+        screen.echo(f"{name:12}{shown or '-'}")
 
 
 @cli.command("slices", inspect_command)
