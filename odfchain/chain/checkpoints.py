@@ -299,8 +299,8 @@ def write_note(folder: Path, key: DatasetKey, dataset_id: DatasetId, head: Multi
 
 
 def keep_note(folder: Path, note: Note) -> None:
-    """The note is beside the head; unsynced, for it can be made again."""
-    with fsio.replaced(folder / SignedFile.CHECKPOINT.value, durable=False) as stream:
+    """The note is beside the head, also after a loss of power."""
+    with fsio.replaced(folder / SignedFile.CHECKPOINT.value) as stream:
         stream.write(note.data())
 
 

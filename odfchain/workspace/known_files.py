@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from odfchain.errors import OdfchainError
+from odfchain.errors import OdfchainError, StoreError
 from odfchain.odf.identity import Multihash
-from odfchain.storage.fsio import FileState, file_state
+from odfchain.storage.fsio import FileState, file_state, sync_folder
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
@@ -66,7 +66,7 @@ class GivenFiles:
     def remember(self, blocks: Mapping[int, tuple[Multihash, int]], source: str) -> None:
         """Write down which blocks have the last rows of files, by their places; no error if that fails."""
         with (
-            contextlib.suppress(OSError, ValueError),
+            contextlib.suppress(OSError, ValueError, StoreError),
             open(self._path, "a", encoding="utf-8", opener=_private) as out,
         ):
             for index, (block, number) in blocks.items():
@@ -74,6 +74,9 @@ class GivenFiles:
                 if hashed and state is not None and _state(self.paths[index]) == state:
                     # begun by a line break, since what is before it may be cut short
                     out.write(f"\n{hashed} {state[1]} {block} {number} {source}\n")
+            out.flush()
+            os.fsync(out.fileno())
+            sync_folder(self._path.parent)
 
     def _hash(self, path: Path) -> str:
         found = hashlib.sha256()

@@ -76,7 +76,7 @@ def reached(folder: Path, dataset: DatasetFiles) -> Reached:
 _PLACE = re.compile(r"(?P<dataset>(.*/)?datasets/[0-9a-f]{60,}|place)/(?P<kind>[a-z]+)/(?P<name>[^/]+)")
 _OBJECT = re.compile(r"f1620[0-9a-f]{64}")
 _ONLY_HELPS = re.compile(
-    r"/(\.?staging|incoming|run|trash)/|/\.pending-|lock$|/info/(chain-index[^/]*|file-stats|pulling|asked|verified|pushed)$"
+    r"/(\.?staging|incoming|run|trash)/|/\.pending-|lock$|/info/(chain-index[^/]*|log-frontier|file-stats|pulling|asked|verified|pushed)$"
 )
 """Paths of what may be lost: it is made anew."""
 _OBJECTS = ("blocks", "data", "checkpoints", "manifests", "profiles")
@@ -137,7 +137,7 @@ def faults_of(disk: Disk, recorded: RecordedDisk) -> list[str]:
         kind, name = found["kind"], found["name"]
         if kind in _OBJECTS and _OBJECT.fullmatch(name) and _named(content) != name:
             faults.append(f"torn: {path}")
-        if kind == "refs" and not name.startswith(".") and not name.endswith(".jws"):
+        if kind == "refs" and not name.startswith(".") and not name.endswith((".jws", ".checkpoint")):
             try:
                 chain_in(disk.files, path, content)
             except (LookupError, ValueError, OdfchainError) as error:
