@@ -26,11 +26,23 @@ def manifest(content: bytes) -> bytes:
     return outer.finish(table(outer, (0x400000).to_bytes(8, "little"), (3).to_bytes(4, "little"), vector))
 
 
-def block(b: FlatBufferBuilder, kind: int, event: int, future: bytes | None = None) -> bytes:
-    """A block around an event that is built already; `future` is in a slot that is not known."""
+def block(
+    b: FlatBufferBuilder,
+    kind: int,
+    event: int,
+    future: bytes | None = None,
+    prev: int | None = None,
+    number: int = 0,
+) -> bytes:
+    """A block around an event that is built already, as `prev` is; `future` is in a slot that is not known."""
     start, slots = b.size, [0] * 5
-    b.push_struct(struct.pack("<iH2xII", 2020, 1, 0, 0), 4)
+    b.push_struct(struct.pack("<iH2xII", 2020 if prev is None else 2060, 1, 0, 0), 4)
     slots[0] = b.size
+    if prev is not None:
+        b.push_offset(prev)
+        slots[1] = b.size
+        b.push(number.to_bytes(8, "little"), 8)
+        slots[2] = b.size
     b.push(bytes([kind]), 1)
     slots[3] = b.size
     b.push_offset(event)
