@@ -19,6 +19,7 @@ from odfchain.api.workspace import Workspace
 from odfchain.errors import OdfchainError
 from odfchain.odf import events as ev
 from odfchain.odf.flatbuffers import FlatBufferBuilder
+from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_state import DatasetState
@@ -38,16 +39,29 @@ Record = Callable[[str, object], None]
 
 def unpacked(archive: Path, folder: Path) -> Path:
     with zipfile.ZipFile(archive) as opened:
-        opened.extractall(folder)
+        for member in opened.infolist():
+            # a key that others may read signs nothing
+            Path(opened.extract(member, folder)).chmod(member.external_attr >> 16 & 0o777)
     return folder
 
 
-def stored(folder: Path) -> dict[str, bytes]:
+def stored(folder: Path) -> dict[str, Multihash]:
     """Every file of a workspace that is no lock, no cache and no work that goes on."""
-    passing = ("/run/", "/staging/", "/info/chain-index", "/info/file-stats", "/info/verified", "lock")
+    passing = (
+        "/run/",
+        "/staging/",
+        "/info/chain-index",
+        "/info/file-stats",
+        "/info/verified",
+        "/info/log-frontier",
+        "/reports/",
+        "lock",
+    )
     files = {f"/{path.relative_to(folder)}": path for path in folder.rglob("*") if path.is_file()}
     return {
-        name: path.read_bytes() for name, path in files.items() if not any(part in name for part in passing)
+        name: hash_bytes(path.read_bytes())
+        for name, path in files.items()
+        if not any(part in name for part in passing)
     }
 
 
@@ -66,7 +80,7 @@ def test_every_version_has_its_archive() -> None:
 def test_a_workspace_of_an_earlier_version_is_read(
     archive: Path, tmp_path: Path, record_property: Record
 ) -> None:
-    """Opened, listed, verified, pushed, read from there, collected and repaired; no byte of it becomes another one."""
+    """Opened, listed, verified, pushed, read from there, collected, repaired and continued; no byte becomes another one."""
     folder = unpacked(archive, tmp_path / "old")
     before = stored(folder)
     with Workspace.open(folder) as workspace:
@@ -81,33 +95,35 @@ def test_a_workspace_of_an_earlier_version_is_read(
             assert workspace.verify_remote(url).head == report.head
             record_property(f"blocks of {dataset.alias}", report.blocks)
         assert len(workspace.status()) == 3
-        assert not any(found.removed for found in workspace.gc())
-        assert not any(found.findings for found in workspace.fsck())
+        # folders of commands that ended are gone, and nothing else
+        assert {part.kind for found in workspace.gc() for part in found.removed} <= {"run"}
+        assert [found.findings for found in workspace.fsck() if found.findings] == []
         assert len(workspace["cities"].verify().attestations) == 1
+        kept = {name: data for name, data in before.items() if "/info/" not in name}
+        after = stored(folder)
+        assert {name: after.get(name) for name in kept} == kept
+        append(workspace)
+        report = workspace["cities"].verify()
+        assert (report.verdict, report.signature.status) == ("clean", "signed"), report
+        workspace["cities"].push((tmp_path / "copies" / "cities").as_uri())
+    kept = {name: data for name, data in kept.items() if "/refs/" not in name}
     after = stored(folder)
-    assert {name: after.get(name) for name in before if "/info/" not in name} == {
-        name: data for name, data in before.items() if "/info/" not in name
-    }
+    assert {name: after.get(name) for name in kept} == kept
 
 
-@pytest.mark.parametrize(
-    "archive",
-    [
-        pytest.param(each, id=each.stem, marks=[] if each.stem == "b714276" else pytest.mark.soak)
-        for each in ARCHIVES
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.stem)
 def test_a_workspace_of_an_earlier_version_is_continued(
     archive: Path, tmp_path: Path, engine: SparkEngine
 ) -> None:
-    """Rows are appended and merged, a derivative goes on, all of it is replayed and pushed; old blocks are as they were."""
+    """Rows are appended and merged, a derivative goes on, all of it is replayed and pushed; old files are as they were."""
     folder = unpacked(archive, tmp_path / "old")
     before = {name: data for name, data in stored(folder).items() if "/blocks/" in name or "/data/" in name}
     with Workspace.open(folder) as workspace:
         workspace._engines.spark = engine
         cities, latest, large = (workspace[name] for name in ("cities", "latest", "large"))
         ingest_rows(cities, COLUMNS, ["2020-01-04T00:00:00Z,D,5"])
-        ingest_rows(latest, COLUMNS, ["2020-01-04T00:00:00Z,D,5", "2020-01-01T00:00:00Z,A,9"])
+        ingest_rows(latest, COLUMNS, ["2020-01-04T00:00:00Z,D,5", "2020-01-02T00:00:00Z,B,9"])
         large.pull()
         assert large.scan(["city"]).to_arrow()["city"].to_pylist() == ["B", "B", "C", "D"]
         for dataset in workspace:
@@ -115,7 +131,7 @@ def test_a_workspace_of_an_earlier_version_is_continued(
             assert (report.verdict, report.faults, report.signature.status) == ("clean", [], "signed"), report
             dataset.push((tmp_path / "copies" / str(dataset.alias)).as_uri())
         state = {(row["city"], row["population"]) for row in latest.state().to_arrow().to_pylist()}
-        assert state == {("A", 9), ("D", 5)}
+        assert state == {("B", 9), ("D", 5)}
     after = stored(folder)
     assert {name: after.get(name) for name in before} == before
 
@@ -167,10 +183,14 @@ LATER: dict[str, tuple[Callable[[Path], object], str]] = {
     "files of a workspace": (lambda folder: set_text(folder / ".odfchain/dreams/a", "of sheep"), ""),
     "a form of the chain's index": (lambda folder: (info(folder) / "chain-index").write_bytes(b"odf9" * 100), ""),
     "forms of caches": (lambda folder: [(info(folder) / name).write_bytes(b"v9 " * 50) for name in CACHES], ""),
-    "a signature": (lambda folder: set_text(info(folder).parent / "refs" / "head.checkpoint", "odf\n5\n"), ""),
+    "a form of what is known of branches": (
+        lambda folder: set_text(info(folder) / "branches.json", "v9"),
+        "what is known of fetched branches is damaged",
+    ),
+    "a signature": (lambda folder: set_text(info(folder).parent / "refs" / "head.checkpoint", "odf\n5\n"), "not a checkpoint"),
 }  # fmt: skip
 """What a later version may have left, and what is said of it; nothing where it is passed over."""
-CACHES = ("file-stats", "verified", "pushed", "asked", "keys", "ingested-files", "branches.json")
+CACHES = ("file-stats", "verified", "pushed", "asked", "keys", "ingested-files")
 
 
 def info(folder: Path) -> Path:
@@ -189,7 +209,7 @@ OPERATIONS: dict[str, Callable[[Workspace, Path], object]] = {
     "compact": lambda workspace, _: workspace["cities"].compact(
         workspace["cities"].plan_compact(), force=True
     ),
-    "reset": lambda workspace, _: workspace["cities"].reset(workspace["cities"].plan_reset("2")),
+    "reset": lambda workspace, _: workspace["cities"].reset(workspace["cities"].plan_reset("2"), force=True),
     "gc": lambda workspace, _: workspace.gc(grace=601.0, drop_refs=True),
     "fsck": lambda workspace, _: workspace.fsck(),
 }
@@ -221,7 +241,7 @@ def test_what_a_later_version_left_is_refused_by_a_sentence_or_kept(
             assert sentence, (name, error)
             assert re.search(sentence, str(error)), (name, error)
             refused.append(name)
-            assert stored(folder) == before, name
+            assert before.items() <= stored(folder).items(), name
         kept = {
             path: data for path, data in before.items() if "/refs/" not in path and not path.endswith(CACHES)
         }
