@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.kit.plain_environment import HOME
+from tests.kit.run_length import scaled
 from tests.kit.support import Result
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ settings.register_profile("deep", max_examples=20_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+LONG = scaled(0, 1, 1)
 LONGEST_FIRST = (
     "tests/engine/",
     "tests/system/",
@@ -47,7 +49,10 @@ LONGEST_FIRST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files come first; the order within a file stays."""
+    """Long files come first; the order within a file stays. What is `scaled` is also a part of `make soak`."""
+    for item in items:
+        if isinstance(item, pytest.Function) and getattr(item.module, "scaled", None) is scaled and LONG:
+            item.add_marker("soak")
 
     def rank(item: pytest.Item) -> int:
         return next((i for i, folder in enumerate(LONGEST_FIRST) if item.nodeid.startswith(folder)), 99)
