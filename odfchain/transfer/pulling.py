@@ -454,9 +454,8 @@ def pull_branch_from(
             else "branches are there where they were pushed (`odfchain push DATASET@BRANCH`), or are served "
             "(`odfchain serve --branches`)",
         )
-    signature = check_branch(
-        peer.signed(SignedFile.HEAD), dataset.id, dataset.ref, head, dataset.keys_history()
-    )
+    keys = dataset.keys_history()
+    signature = check_branch(peer.signed(SignedFile.HEAD), keys.dataset_id, dataset.ref, head, keys)
     about = f"{dataset.alias}@{dataset.ref}"
     refuse_unsigned(signature, options.signature or NO_POLICY, name=about, where=peer.where)
     fetched = fetching(dataset, peer, options.parallel, options.progress)

@@ -189,7 +189,7 @@ class DatasetFiles:
 
     def keys_history(self) -> KeyHistory:
         """Which keys may sign for its owner, by the statements in the folder."""
-        return key_history(self.folder, self.id)
+        return key_history(self.folder, self.on(HEAD).id)
 
     def _judged(self, head: Multihash, content: bytes | None, verified: bool) -> HeadSignature:
         if self.ref != HEAD:
