@@ -76,6 +76,7 @@ def test_a_pull_asks_for_what_is_new_and_for_nothing_else(tmp_path: Path) -> Non
             "refs/head.jws",
             "refs/head.checkpoint",
             "attestations/audits.jws",
+            "attestations/keys.jws",
             "attestations/snapshots.jws",
         }
         assert sorted(server.requests()) == sorted({"refs/head", *signed})
