@@ -14,11 +14,13 @@ from typing import Any
 
 from odfchain.api.settings import DatasetConfiguration
 from odfchain.api.workspace import Workspace
-from odfchain.errors import NameCollisionError, OdfchainError, UsageError, WorkspaceError
+from odfchain.chain.key_statements import Delegate, Revocation, commitment
+from odfchain.chain.statements import create_key_file, read_key_file
+from odfchain.errors import NameCollisionError, OdfchainError, StoreError, UsageError, WorkspaceError
 from odfchain.node.schedule import Finished, Schedule
 from odfchain.odf import events as ev
 from odfchain.odf.block_codec import decode_block
-from odfchain.odf.identity import Multihash
+from odfchain.odf.identity import DatasetKey, Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
@@ -76,7 +78,7 @@ def reached(folder: Path, dataset: DatasetFiles) -> Reached:
 _PLACE = re.compile(r"(?P<dataset>(.*/)?datasets/[0-9a-f]{60,}|place)/(?P<kind>[a-z]+)/(?P<name>[^/]+)")
 _OBJECT = re.compile(r"f1620[0-9a-f]{64}")
 _ONLY_HELPS = re.compile(
-    r"/(\.?staging|incoming|run|trash)/|/\.pending-|lock$|/info/(chain-index[^/]*|log-frontier|file-stats|pulling|asked|verified|pushed)$"
+    r"/(\.?staging|incoming|run|trash|reports)/|/\.pending-|lock$|/info/(chain-index[^/]*|log-frontier|file-stats|pulling|asked|verified|pushed)$"
 )
 """Paths of what may be lost: it is made anew."""
 _OBJECTS = ("blocks", "data", "checkpoints", "manifests", "profiles")
@@ -252,6 +254,45 @@ def creation(folder: Path, promise: Promise) -> None:
     dataset = root(workspace)
     promise(reached(folder, dataset))
     promise()
+
+
+def of_an_owner(folder: Path) -> None:
+    """The owner's key is elsewhere: another is to sign here."""
+    root(new_workspace(folder), slices=1)
+    (key,) = (folder / ".odfchain" / "keys").iterdir()
+    key.rename(folder / "owner.pem")
+
+
+@in_scene(of_an_owner, StoreError)
+def keys(folder: Path, promise: Promise) -> None:
+    """A key is made, may sign and signs, has a successor, and is revoked."""
+    dataset, owner = Workspace.open(folder)["cities"], read_key_file(folder / "owner.pem")
+    key = dataset.new_key()
+    promise()
+    dataset.say_keys(owner, delegates=[Delegate.of(key, Timestamp.now(), 86_400)])
+    promise(reached(folder, dataset._files))
+    dataset.sign()
+    promise(reached(folder, dataset._files))
+    dataset.say_keys(owner, successor=commitment(DatasetKey.generate().dataset_id))
+    promise()
+    dataset.say_keys(owner, revoked=[Revocation(key, Timestamp.now())])
+    promise(reached(folder, dataset._files))
+
+
+def audited_cities(folder: Path) -> None:
+    of_cities(1)(folder)
+    create_key_file(folder / "auditor.pem")
+
+
+@in_scene(audited_cities)
+def signing(folder: Path, promise: Promise) -> None:
+    """The head is signed anew, and what an auditor says is kept."""
+    dataset = Workspace.open(folder)["cities"]
+    dataset.sign()
+    promise(reached(folder, dataset._files))
+    for _ in range(2):
+        dataset.attest(folder / "auditor.pem")
+        promise()
 
 
 @in_scene(of_cities(0), NameCollisionError)

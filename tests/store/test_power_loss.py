@@ -99,11 +99,15 @@ def test_a_sync_that_is_left_out_is_noticed(name: str, tmp_path: Path, record_pr
     disk = recorded(SCENES[name], tmp_path / "at")
     texts = [text.removeprefix("sync ") for text in disk.texts if text.startswith("sync ")]
     assert len(texts) == sum(isinstance(each, Synced) for each in disk.log)
-    unnoticed = [
-        text
-        for number, text in enumerate(texts)
-        if not any(faults_of(found, disk) for found in disks_after_losses(disk, 60, leave_out=number))
-    ]
+
+    def noticed(left_out: int | None) -> bool:
+        return any(
+            faults_of(found, disk)
+            for found in disks_after_losses(disk, scaled(20, 60, 60), leave_out=left_out)
+        )
+
+    assert not noticed(None)
+    unnoticed = [text for number, text in enumerate(texts) if not noticed(number)]
     record_property("left out", len(texts))
     record_property("noticed", len(texts) - len(unnoticed))
     assert set(unnoticed) <= set(fixture("power_loss/operations.yaml")["unnoticed"].get(name, []))
