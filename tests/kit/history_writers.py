@@ -35,6 +35,7 @@ EPOCH = 1_704_067_200_000
 LOADED = (
     "pyarrow.parquet", "odfchain.branches.merging", "odfchain.cli.bring", "odfchain.audit.dataset_checks",
     "odfchain.upkeep.compact", "odfchain.transfer.node_store", "tests.kit.shared_store", "tests.kit.smart_site",
+    "odfchain.cli.main", "odfchain.api.definitions", "cryptography.hazmat.primitives.asymmetric.ed25519",
 )  # fmt: skip
 """What clients load."""
 PAUSE = 0.02
@@ -533,6 +534,9 @@ def history_of(found: Recorded, dataset: str, lengths: dict[str, int]) -> list[O
 
 if __name__ == "__main__":
     _plan = json.loads(sys.argv[1])
+    from odfchain.startup import put_off_pandas
+
+    put_off_pandas()  # a second of each life, and none of it is used
     for _module in LOADED:
         import_module(_module)
 
