@@ -38,7 +38,10 @@ from tests.kit.smart_site import push
 Note = Callable[[str, object], None]
 PATIENCE = 1.0
 """Of everybody, after a death [s]."""
-SHARED, PUSHED = [f"shared-{number}" for number in range(4)], [f"pushed-{number}" for number in range(2)]
+SHARED, PUSHED = (
+    [f"shared-{number}" for number in range(scaled(4, 4, 12))],
+    [f"pushed-{number}" for number in range(2)],
+)
 
 
 def clients_of(machines: list[Path], ours: Path, copies: Path, to: dict[str, str]) -> list[Client]:
@@ -113,7 +116,7 @@ def test_what_eight_writers_did_can_have_happened(
     count = scaled(50, 500, 8_000) if folder else scaled(30, 200, 2_000)
     with SmallS3() as store, site(tmp_path, None if folder else store) as (clients, workspace):
         every = scaled(300, 200, 500) / 1_000
-        found = recorded(Plan(str(tmp_path), clients, count, every, seconds=scaled(60, 120, 420)))
+        found = recorded(Plan(str(tmp_path), clients, count, every, seconds=scaled(90, 240, 900)))
         judged(found, workspace, record_property)
         assert found.acknowledged() >= count
 
@@ -138,7 +141,7 @@ def test_readers_verify_beside_writers(tmp_path: Path, record_property: Note) ->
     clients = [Client(f"{kind}-{n}", kind, str(tmp_path), names, options) for n, kind in enumerate(kinds)]
     count = scaled(200, 5_000, 100_000)
     found = recorded(
-        Plan(str(tmp_path), clients, count, None, seconds=scaled(60, 120, 350), counted=["check"])
+        Plan(str(tmp_path), clients, count, None, seconds=scaled(90, 240, 900), counted=["check"])
     )
     assert found.crashes == []
     said = Counter(each.client.partition("-")[0] for _, each in found.history if each.returned < NEVER)

@@ -125,7 +125,7 @@ def append(files: Any, value: str) -> object:
     def once() -> object:
         state = DatasetState.read(files.chain)
         at = state.next_system_time()
-        if value.startswith("api") and value[-1] in "13579":
+        if value.startswith("api") and value[-1] not in "05":
             return commit(files, state, [SetInfo(description=value)], [], system_time=at)
         table = records(SCHEMA, state.record_count, [0], [START], [0], [value], at=at)
         return append_all(files, [table], at=at, state=state)
