@@ -41,6 +41,7 @@ from odfchain.transfer.slice_files import objects_of, store_of
 from odfchain.transfer.store_garbage import LIFE, Leases
 from odfchain.transfer.sync import Sync, with_answers
 from odfchain.workspace import points
+from odfchain.workspace.commit import on_the_newest_head
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import FetchedBranches, merged_names
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -64,6 +65,8 @@ _NOTE_BYTES = 256
 # Blocks after which the hint for clones is written anew [count]; of long chains a hundredth to a tenth of
 # their length, for it has a line for each block. Nothing depends on its end.
 _HINT_EVERY = 100
+# Of a pull, while other commands of this machine move the head [count].
+_RETRIES = 20
 
 
 class StoredDataset:
@@ -135,7 +138,10 @@ class StoredDataset:
         """Pull the head; warnings are shown."""
         try:
             here = WorkspaceFiles(self.folder.parent.parent)
-            outcome = pull_dataset(here, self.peer(), alias, options)
+            # other commands here move the head as well
+            outcome = on_the_newest_head(
+                lambda: pull_dataset(here, self.peer(), alias, options), _RETRIES, SILENT
+            )
         except errors.NameCollisionError:
             if self.local_head is None:  # else another process has just brought it
                 raise

@@ -224,6 +224,21 @@ def test_a_commit_of_another_command_here_is_no_rewound_store(
     assert texts(one) == texts(reopened(other)) == ["theirs", "ours"]
 
 
+def test_who_reads_while_another_command_here_moves_the_head_has_no_conflict(
+    one: Workspace, other: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(other, "theirs")
+    swap = LocalRefStore.compare_and_swap
+
+    def late(*given: Any) -> None:
+        monkeypatch.setattr(LocalRefStore, "compare_and_swap", swap)
+        write(reopened(one), "ours")
+        swap(*given)
+
+    monkeypatch.setattr(LocalRefStore, "compare_and_swap", late)
+    assert texts(one) == texts(reopened(other)) == ["theirs", "ours"]
+
+
 def test_a_store_that_gives_an_old_head_each_time_is_called_rewound(
     one: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
