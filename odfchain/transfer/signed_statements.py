@@ -624,7 +624,9 @@ def push_statements(
 
 def _push_keys(dataset: DatasetFiles, peer: Store) -> KeyHistory:
     """The destination has the keys statements of both sides; what it alone has is not believed for that."""
-    keys, there = dataset.keys_history(), _there(peer, SignedFile.KEYS)
+    if not (keys := dataset.keys_history()).reached:
+        return keys
+    there = _there(peer, SignedFile.KEYS)
     if (content := join_keys(dataset.id, keys.content(), there).content()) and content != there:
         peer.put_signed(SignedFile.KEYS, content)
     return keys

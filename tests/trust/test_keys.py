@@ -32,6 +32,7 @@ from tests.kit.owned_keys import (
     revoked,
 )  # fmt: skip
 from tests.kit.signed_heads import COMMON, REQUIRE, Reader, head_of, owned, publish
+from tests.kit.support import Run
 
 
 def head_by(
@@ -288,3 +289,20 @@ def test_a_second_revocation_does_not_move_the_first() -> None:
     keys = revoked(revoked(delegated()), 5)
     keys = keys.with_statement(OWNER, day(6), revoked=(Revocation(did(LAPTOP), day(6)),))
     assert keys.delegates[0][1] == day(2)
+
+
+def test_case_30_who_has_signed_the_head(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, peer = owned(COMMON), tmp_path / "peer"
+    said = replace(head_of(chain, time=day(1)), keys=delegated().newest)
+    publish(peer, chain, said.sign(LAPTOP, did(LAPTOP)).encode() + b"\n")
+    put(peer, delegated())
+    reader = Reader(tmp_path / "reader")
+    reader.pull(peer.as_uri(), replace(REQUIRE, now=lambda: day(2)))
+    monkeypatch.chdir(tmp_path / "reader")
+    given, wanted = case(30)
+    found = json.loads(run("inspect", "head", "copy", "-o", "json").out)
+    assert (given["signer"], list(found)) == ("a delegate", wanted)
+    assert (found["status"], found["owner"], found["delegate"]) == ("signed", str(DATASET), str(did(LAPTOP)))
+    assert (found["signed"], found["until"], found["witnesses"]) == (str(day(1)), str(day(30)), [])
+    listed = run("key", "list", "copy", "-o", "json").rows
+    assert (listed[0]["key"], listed[0]["is"]) == (str(DATASET), "owner")
