@@ -270,9 +270,10 @@ class HeadSigner:
             self.report(f"{self.folder}: {moved} is not signed: {what} ({hint})")
 
     def withdraw(self) -> None:
-        """Durably remove the signature of the head, where the key that can make another one is here."""
+        """Durably remove the head's signature and checkpoint, where the key that can make others is here."""
         if self.load_key() is not None:
-            fsio.remove_file(self.folder / HEAD_SIGNATURE_KEY)
+            for file in (SignedFile.CHECKPOINT, SignedFile.HEAD):
+                fsio.remove_file(self.folder / file.value)
 
     def _key(self) -> DatasetKey | None:
         if not self._keys and (key := self.load_key()) is not None:
