@@ -65,7 +65,7 @@ def read_regular(path: Path, limit: int, *, follow: bool = False) -> tuple[bytes
         if not stat.S_ISREG(info.st_mode):
             raise errors.StoreError(f"{path}: not an ordinary file")
         with os.fdopen(fd, "rb", closefd=False) as stream:
-            return stream.read(limit + 1), stat.S_IMODE(info.st_mode)
+            return stream.read(min(limit, info.st_size) + 1), stat.S_IMODE(info.st_mode)
     except OSError as error:
         raise fsio.storage_error(error, path) from error
     finally:

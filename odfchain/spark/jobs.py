@@ -214,7 +214,8 @@ def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
         return error
     if _has_ended(error):
         return EngineError("the Java process that Spark runs in has ended", hint="run the command again")
-    if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+    # an error without a number is one of the connection to Java, or of Spark
+    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
         return storage_error(error, error.filename or "a temporary file")
     text = message_of(error)
     fault = find_marker(text)

@@ -81,7 +81,8 @@ def no_file(path: str | os.PathLike[str], hint: str | None = None) -> UsageError
 def read_start(path: Path, limit: int) -> bytes | None:
     """At most `limit` bytes of a file from its start, None when it is not there."""
     with storage_errors(path), contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
-        return stream.read(limit)
+        # of a regular file no more memory is asked for than it has bytes
+        return stream.read(min(limit, os.fstat(stream.fileno()).st_size or limit))
     return None
 
 

@@ -331,7 +331,7 @@ def test_what_was_given_up_before_it_began_ends_at_once(engine: SparkEngine) -> 
     cancellation.cancel()
     cancellation.cancel()
     with pytest.raises(EngineError, match="the run was cancelled"):
-        run_job(engine.session, lambda: time.sleep(0.1), cancellation=cancellation)
+        run_job(engine.session, lambda: time.sleep(1), cancellation=cancellation)
 
 
 def test_a_java_that_was_begun_and_is_not_needed_has_ended(tmp_path: Path) -> None:

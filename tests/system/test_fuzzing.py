@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from odfchain.errors import CodecError
 from tests.kit.foreign_bytes import READERS, ForeignReader
 from tests.kit.fuzzing import (
+    SECONDS,
     Judge,
     begin_with,
     campaign,
@@ -44,7 +46,8 @@ def test_no_kept_input_breaks_its_reader(name: str, record_property: Record) -> 
 
 def test_each_fault_is_of_a_reader_that_is_there() -> None:
     assert {each.reader for each in known_faults()} <= READERS.keys()
-    assert all(kept_corpus(name) for name in READERS)
+    # a profile has no inputs yet that reached something new
+    assert {name for name in READERS if not kept_corpus(name)} == {"profile"}
 
 
 def test_mutations_break_no_reader(tmp_path: Path, record_property: Record) -> None:
@@ -84,7 +87,8 @@ def wrong_message(data: bytes) -> None:
 
 
 def slow(data: bytes) -> None:
-    for _ in range(20_000_000 if len(data) > 20 else 1):
+    end = time.process_time() + (SECONDS * 1.1 if len(data) > 20 else 0)
+    while time.process_time() < end:
         pass
 
 
