@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pymerkle
@@ -29,6 +30,7 @@ from odfchain.odf.times import Duration, Timestamp
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import forge
 from tests.kit.served_workspace import add_slice, make_dataset
+from tests.kit.support import fixture
 from tests.kit.trust_cases import case
 from tests.kit.witnesses import cosigned, note_of
 
@@ -217,3 +219,30 @@ def test_case_12_the_key_of_a_log_is_no_cosigners() -> None:
     for bad in ("", "x", good[:-1], good.replace("w0", "w1"), good.replace("+", " "), weak, good + "\n"):
         with pytest.raises(InvalidIdError):
             NoteKey.parse(bad)
+
+
+def test_case_28_flips_and_cuts_of_a_note(record_property: Callable[[str, object], None]) -> None:
+    """None makes another checkpoint, another owner, or another cosignature that counts."""
+    (wanted,) = (each["expectation"] for each in fixture("trust/key_cases.yaml") if each["number"] == 28)
+    note, known = cosigned(note_of(["a", "b"]), KEYS[:2], NOW)
+    data, said = note.data(), note.times(known)
+    assert len(said) == 2
+    flips = [
+        data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+        for at in range(len(data))
+        for bit in range(8)
+    ]
+    cuts = [data[:at] for at in range(len(data))]
+    refused, accepted = 0, []
+    for attack in (*flips, *cuts, *(data + flip[:60] for flip in flips[::50])):
+        try:
+            found = read_note(attack, note.checkpoint.dataset_id)
+        except SignatureError:
+            refused += 1
+            continue
+        # a line of a witness may be spoiled, and then it does not count
+        same = found.checkpoint == note.checkpoint and found.times(known).items() < said.items()
+        accepted += [attack] * (not same or found.merged(note, known).times(known) != said)
+    record_property("attacks", refused + len(accepted))
+    assert refused > len(flips) / 2
+    assert len(accepted) == wanted["accepted"]
