@@ -439,6 +439,11 @@ class Writing:
         """True if a token has not been revoked."""
         return token in self.tokens.list()
 
+    def pushed_head(self, alias: DatasetAlias) -> Multihash | None:
+        """The head of a dataset that is not written here: new words on it may come at any time."""
+        here = self.workspace.reopened().present(alias)
+        return here.chain.head() if here is not None and not self.workspace.has_key(here.id) else None
+
     def look_for_left(self) -> None:
         """Remove pushes that were not committed for a day, in the background."""
         if (now := self.sessions.now()) >= self._looks_at:
@@ -661,7 +666,8 @@ async def _take_signature(
     length: int,
     receive: Receive,
 ) -> Status:
-    if (head := writing.sessions.awaits(alias, token)) is None:
+    head = writing.sessions.awaits(alias, token) or await asyncio.to_thread(writing.pushed_head, alias)
+    if head is None:
         return _UNNAMED
     if length > file.limit:
         return 400, "this is not a signature"

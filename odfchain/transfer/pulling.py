@@ -403,10 +403,13 @@ class _Copy(_HeadPull):
         def signed() -> object:
             return read_head_signature(dataset.folder), note_in(dataset.folder, dataset.id)
 
+        keys = dataset.keys_history()
         with contextlib.suppress(errors.StoreError):  # something else has its place; it is replaced
             before = signed()
         self.statements.keep(dataset)
-        if signed() != before:
+        if dataset.keys_history() != keys:
+            dataset.shared.publish_statements(dataset.folder)
+        elif signed() != before:
             dataset.shared.signed(dataset.folder, HEAD)
         return self._done(plan, dataset)
 

@@ -328,10 +328,8 @@ class _PushToNode(_Push):
         )
 
     def finish(self, plan: PushPlan) -> PushOutcome:
-        if plan.up_to_date:
-            return PushOutcome(plan=plan, caveat=None)
         cosigned = self.cosigned()
-        status = push_to_node(self.dataset, self.peer, plan.new_head)
+        status = push_to_node(self.dataset, self.peer, plan.new_head, moved=not plan.up_to_date)
         problem = "; ".join(cosigned.warnings) or None
         return PushOutcome(
             plan=plan, caveat=None, signature=status, problem=problem, conflict=cosigned.conflict

@@ -664,19 +664,23 @@ def push_note(dataset: DatasetFiles, peer: Store, head: Multihash) -> None:
         peer.put_signed(SignedFile.CHECKPOINT, note.data())
 
 
-def push_to_node(dataset: DatasetFiles, peer: Store, head: Multihash) -> SignatureStatus:
-    """A node's signed statements, after it was offered the owner's signature of its head, if that is here."""
+def push_to_node(dataset: DatasetFiles, peer: Store, head: Multihash, *, moved: bool) -> SignatureStatus:
+    """A node was offered the keys statements that are here, and the owner's words on its head.
+
+    Where the head has not `moved` by this push, it is offered only what differs.
+    """
     number = dataset.chain.get(head).sequence_number
-    here = read_head_signature(dataset.folder)
-    keys = dataset.keys_history()
-    if check_head(here, dataset.id, head, number, keys=keys).status is not SignatureStatus.SIGNED:
-        return SignatureStatus.UNSIGNED
-    if keys.lines:
-        peer.put_signed(SignedFile.KEYS, keys.content())
-    peer.put_signed(SignedFile.HEAD, here)
-    if (note := note_in(dataset.folder, dataset.id)) is not None and note.checkpoint.head == head:
-        peer.put_signed(SignedFile.CHECKPOINT, note.data())
-    return SignatureStatus.SIGNED if _there(peer, SignedFile.HEAD) == here else SignatureStatus.UNSIGNED
+    here, keys = read_head_signature(dataset.folder), dataset.keys_history()
+    files = {SignedFile.KEYS: keys.content()}
+    if check_head(here, dataset.id, head, number, keys=keys).status is SignatureStatus.SIGNED and here:
+        files[SignedFile.HEAD] = here
+        if (note := note_in(dataset.folder, dataset.id)) is not None and note.checkpoint.head == head:
+            files[SignedFile.CHECKPOINT] = note.data()
+    for file, content in files.items():
+        if content and (moved or _there(peer, file) != content):
+            peer.put_signed(file, content)
+    known = SignedFile.HEAD in files and _there(peer, SignedFile.HEAD) == here
+    return SignatureStatus.SIGNED if known else SignatureStatus.UNSIGNED
 
 
 def _push_lines(

@@ -494,7 +494,9 @@ def test_the_signature_of_a_head_follows_a_push(site: Site) -> None:
         assert not file.exists()
         assert site.put("refs/head.jws", sent.pop(each["sent"]), token) == each["status"], each
     assert (sent, file.read_bytes()) == ({}, signature)
-    assert site.put("refs/head.jws", signature, site.token(name="other")) == 404
+    # so do others who may push, also later
+    assert site.put("refs/head.jws", signature, site.token(name="other")) == 201
+    assert site.put("refs/head.jws", signature, site.token("push:towns", name="third")) == 403
 
 
 @pytest.mark.parametrize("takes", [True, False])
@@ -506,6 +508,7 @@ def test_our_client_sends_the_signature_that_it_has(
     (install(site.ours, "cities", chain).folder / "refs" / "head.jws").write_bytes(signature)
     if not takes:
         monkeypatch.setattr(PushSessions, "awaits", lambda *_: None)
+        monkeypatch.setattr(node_pushes.Writing, "pushed_head", lambda *_: None)
     status = SignatureStatus.SIGNED if takes else SignatureStatus.UNSIGNED
     assert site.push("cities", site.token()).signature is status
     assert site.head() == chain.head

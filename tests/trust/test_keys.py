@@ -9,12 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from odfchain import Workspace
 from odfchain.chain.key_statements import KeyHistory, Revocation, Scope, join_keys, read_line, read_lines
 from odfchain.chain.signed_heads import HeadSignature, HeadSigner, check_head
 from odfchain.chain.statements import Problem, StatementType, sign_statement
 from odfchain.errors import SignatureError
 from odfchain.odf.identity import DatasetKey
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.pulling import SyncOptions
+from odfchain.transfer.pushing import PushOutcome
+from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import curve
 from tests.kit.forge import DATASET, HEAD, OWNER, SEQUENCE, STRANGER, b64, container, header, signed
 from tests.kit.forged_signatures import NEUTRAL_SIGNATURE, ONE_KEY, malleable
@@ -32,6 +38,7 @@ from tests.kit.owned_keys import (
     put,
     revoked,
 )  # fmt: skip
+from tests.kit.served_workspace import make_dataset
 from tests.kit.signed_heads import COMMON, REQUIRE, Reader, head_of, owned, publish
 from tests.kit.support import Run
 
@@ -310,3 +317,29 @@ def test_case_30_who_has_signed_the_head(run: Run, tmp_path: Path, monkeypatch: 
     assert (found["signed"], found["until"], found["witnesses"]) == (str(day(1)), str(day(30)), [])
     listed = run("key", "list", "copy", "-o", "json").rows
     assert (listed[0]["key"], listed[0]["is"]) == (str(DATASET), "owner")
+
+
+@pytest.mark.parametrize("place", ["a node", "a plain store"])
+def test_a_revocation_spreads_though_the_head_is_there(place: str, tmp_path: Path) -> None:
+    owner, there = Workspace.init(tmp_path / "owner"), WorkspaceFiles.init(tmp_path / "node")
+    make_dataset(owner._files, "d", 5)
+    owner["d"].say_keys(delegates=delegated().lines[0].said.delegates)
+    with RepositoryServer(there, write=True) as server:
+        token, url = TokenFile(there.root).create("me", ["push:%"], Timestamp.now()).text, f"{server.url}d"
+        if place == "a plain store":
+            token, url = "", (tmp_path / "store/d").as_uri()
+        push, reader = f"odf+{url}" if token else url, Workspace.init(tmp_path / "reader")
+
+        def pushed() -> PushOutcome:
+            return owner["d"].push(push, token=token or None)
+
+        pushed()
+        reader.pull(url, name="d")
+        owner["d"].say_keys(revoked=[Revocation(did(LAPTOP), Timestamp.now())])
+        outcome = pushed()
+        assert (outcome.up_to_date, outcome.signature) == (True, "signed")
+        reader.pull(url, name="d")
+        assert [ended is not None for _, ended in reader["d"].keys().delegates] == [True]
+        for file in ("attestations/keys.jws", "refs/head.jws", "refs/head.checkpoint"):
+            known = [each["d"]._files.folder / file for each in (owner, reader)]
+            assert known[0].read_bytes() == known[1].read_bytes()
