@@ -232,7 +232,7 @@ class SetBackError(StoreError):
 
 
 class StorageFullError(StoreError):
-    """No space, quota or file handles left."""
+    """No space, quota, file handles, memory, threads or processes left."""
 
 
 class WorkspaceError(OdfchainError):

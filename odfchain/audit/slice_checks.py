@@ -60,6 +60,7 @@ from odfchain.slices.footers import bounds_of, leaves, nanoseconds_per_unit, sho
 from odfchain.slices.reader import hash_parquet, open_parquet
 from odfchain.slices.row_rules import RowChecks, SliceFinding
 from odfchain.slices.state import KeptRows, SliceFile
+from odfchain.storage.fsio import shortage
 from odfchain.storage.local import LocalObjectStore
 from odfchain.text import counted, one_line
 from odfchain.transfer.slice_files import is_partial
@@ -306,6 +307,8 @@ def check_slice(
     try:
         actual, size = hash_file(path)  # soon done: what takes time are the records
     except OSError as error:
+        if (short := shortage(error)) is not None:
+            raise short from None
         outcome.findings.append(job.fault(PHYSICAL, path, f"the slice cannot be read: {error.strerror}"))
     else:
         outcome.as_recorded = actual == job.slice.physical_hash

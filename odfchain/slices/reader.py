@@ -25,6 +25,7 @@ from odfchain.limits import PARQUET
 from odfchain.odf.arrow_schema import UUID_MARK, mapped
 from odfchain.odf.identity import Multihash
 from odfchain.odf.logical_hash import LogicalDigest, NullRule
+from odfchain.storage.fsio import shortage
 from odfchain.text import first_line, one_line, printable
 
 _Item = TypeVar("_Item")
@@ -264,6 +265,8 @@ def _readable(path: Path) -> Iterator[None]:
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
+        if shortage(error) is not None:
+            raise MemoryError(first_line(error)) from None
         raise BadInputError(f"not a readable Parquet file: {first_line(error)}", file=str(path)) from None
 
 

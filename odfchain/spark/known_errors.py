@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 from odfchain.errors import OdfchainError, StoreError
+from odfchain.storage.fsio import shortage
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,7 +28,7 @@ def known_error(error: Exception) -> OdfchainError | None:
         return StoreError(f"{os.fsdecode(error.filename)}: {error.strerror}", hint=hint)
     from odfchain.spark.jobs import explain, is_of_spark
 
-    return explain(error) if is_of_spark(error) else None
+    return explain(error) if is_of_spark(error) else shortage(error)
 
 
 @contextlib.contextmanager

@@ -45,6 +45,22 @@ def storage_error(error: OSError, path: Path | str) -> StoreError:
     return StoreError(f"{path}: {error.strerror or error}")
 
 
+def shortage(error: BaseException) -> StorageFullError | None:
+    """The error for what this machine has no more of; None where an error may say something of a file."""
+    number, text = getattr(error, "errno", None), str(error)
+    if number == errno.EAGAIN or "start new thread" in text or "launch worker thread" in text:
+        reason = "no more threads or processes can be started"
+    elif isinstance(error, MemoryError) or number == errno.ENOMEM or "failed to map segment" in text:
+        reason = "there is not enough memory"
+    elif number in (errno.EMFILE, errno.ENFILE):
+        reason = _FULL[number]
+    else:
+        return None
+    return StorageFullError(
+        reason, hint="end other programs or raise the limits (`ulimit -a`), and run it again"
+    )
+
+
 @contextlib.contextmanager
 def storage_errors(path: Path | str) -> Iterator[None]:
     """An operating-system error inside becomes the project's error on `path`."""

@@ -109,6 +109,8 @@ def reachable(
         for dataset_id in needed.dataset_ids:
             for line in lines_about(dataset, dataset_id, needed.blocks):
                 needed.of(ObjectKind(line.kind.folder)).add(line.object)
+    except errors.StorageFullError:
+        raise
     except errors.StoreError as error:
         raise _incomplete(dataset, str(error)) from error
     return needed

@@ -36,7 +36,7 @@ Record = Callable[[str, object], None]
 Work = Callable[[Path], object]
 SIGNATURE, UNREADABLE = 16, 7
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE)
-ERRORS = (*FULL, errno.EIO, errno.ENOMEM)
+ERRORS = (*FULL, errno.EIO, errno.ENOMEM, errno.EROFS)
 HERE = ("transaction", "merge", "hard", "soft", "reset", "gc")
 SHARING = ("pull", "push", "received")
 QUICK = ("transaction", "pull")
@@ -188,4 +188,4 @@ def fail_everywhere(scene: Scene, folder: Path, most: int, record: Record) -> No
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.soak) for name in (*HERE, *SHARING)],
 )
 def test_every_call_that_changes_a_file_fails(name: str, folder: Path, record_property: Record) -> None:
-    fail_everywhere(scene_of(name, folder), folder, scaled(20, 200, 2_000), record_property)
+    fail_everywhere(scene_of(name, folder), folder, scaled(20, 60, 250), record_property)
