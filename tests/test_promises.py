@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.promise_figures import COLUMNS, NAMED, PAGE, filled
 from tests.kit.support import ROOT
 
-PAGE = ROOT / "rfcs" / "063-promises.md"
-COLUMNS = "| # | promise | test | short run | long run | date |"
 NONE_YET = re.compile(r"no test yet: \w.{20,}")
-NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 ROW = "| 1 | Kept | `tests/test_promises.py::test_the_page_is_true` | 1 case; 0.1 s | not run yet | 2026-11-27 |"
 
 
@@ -69,3 +67,22 @@ def test_a_page_that_rots_fails(right: str, wrong: str, fault: str) -> None:
     assert faults_of(page) == []
     assert faults_of(page.replace(right, wrong)) == [fault]
     assert faults_of("") != []
+
+
+def test_the_figures_of_a_run_are_written_into_its_column() -> None:
+    name = "tests/test_promises.py::test_the_page_is_true"
+    tests = [
+        {
+            "name": f"{name}[{kills}]",
+            "outcome": outcome,
+            "seconds": 1.25,
+            "figures": {"kills": kills, "by": "x"},
+        }
+        for kills, outcome in ((1_000, "passed"), (1, "failed"))
+    ]
+    page = f"{COLUMNS}\n|---|---|---|---|---|---|\n{ROW}\n"
+    found = filled(page, {"profile": "deep", "tests": tests}, "2027-01-01")
+    assert found.endswith(
+        f"| `{name}` | 1 case; 0.1 s | 2 cases: 1 failed, 1,001 kills; 2.5 s | 2027-01-01 |\n"
+    )
+    assert filled(page, {"profile": "ci", "tests": []}, "2027-01-01") == page
