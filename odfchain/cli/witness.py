@@ -33,7 +33,7 @@ def witness_serve(
 
     def listening(url: str, key: str) -> None:
         if not options().quiet:
-            screen.echo(f"this witness cosigns at {url} with {key}; Ctrl-C ends it", err=True)
+            screen.echo(f"this witness cosigns at {url}; Ctrl-C ends it. Its key: {key}", err=True)
         if print_address:
             screen.echo(f"{url} {key}")
 
