@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Annotated
 
 from odfchain.chain.chain import MetadataChain
+from odfchain.chain.key_statements import Scope, key_history
 from odfchain.chain.statements import Did, Problem, check_public_key, read_bounded, verify_signature
 from odfchain.chain.transparency_log import HASH_BYTES, Frontier, log_of
 from odfchain.errors import InvalidIdError, SignatureError, StoreError
@@ -238,16 +239,16 @@ class Note:
 
 
 def sign_note(checkpoint: Checkpoint, key: DatasetKey) -> Note:
-    """The owner's note, without cosignatures."""
+    """The note of an owner, or of his delegate, without cosignatures."""
     signer = key.dataset_id
     own = NoteKey(str(checkpoint.dataset_id), signer.public_key, NoteKind.LOG)
     return Note(checkpoint, signer, (own.sign(checkpoint.body(), key, Timestamp.now()),))
 
 
-def read_note(data: bytes, dataset_id: DatasetId | None = None, signers: Sequence[Did] = ()) -> Note:
+def read_note(data: bytes, dataset_id: DatasetId | None = None, signers: Sequence[Did] | None = None) -> Note:
     """The note in a file, signed by its owner, or `SignatureError`.
 
-    `dataset_id` is the one that is expected, `signers` are keys that may sign for it beside its own.
+    `dataset_id` is the one that is expected; `signers` are the keys that may sign (None: its own alone).
     """
     try:
         text = data.decode() if len(data) <= ATTEST.note_bytes else ""
@@ -269,7 +270,7 @@ def read_note(data: bytes, dataset_id: DatasetId | None = None, signers: Sequenc
     if dataset_id not in (None, origin):
         raise SignatureError(Problem.OTHER_DATASET, f"the checkpoint is of another dataset, {origin}")
     check_public_key(origin.public_key)
-    for signer in (origin, *signers):
+    for signer in (origin,) if signers is None else signers:
         key = NoteKey(found[1], signer.public_key, NoteKind.LOG)
         for line in lines:
             if (line.name, line.key_id, len(line.signature)) == (key.name, key.id, 64):
@@ -278,10 +279,11 @@ def read_note(data: bytes, dataset_id: DatasetId | None = None, signers: Sequenc
     raise SignatureError(Problem.OTHER_KEY, "the checkpoint is not signed by the dataset's key")
 
 
-def note_in(folder: Path, dataset_id: DatasetId, signers: Sequence[Did] = ()) -> Note | None:
-    """The valid note in a dataset's folder."""
+def note_in(folder: Path, dataset_id: DatasetId) -> Note | None:
+    """The valid note in a dataset's folder, by the keys statements that are there."""
     with suppress(SignatureError, StoreError):  # what else is in its place is as good as none
         data = read_bounded(folder / SignedFile.CHECKPOINT.value, ATTEST.note_bytes)
+        signers = key_history(folder, dataset_id).signers(Scope.CHECKPOINTS)
         return None if data is None else read_note(data, dataset_id, signers)
     return None
 

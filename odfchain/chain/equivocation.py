@@ -45,6 +45,7 @@ from odfchain.text import one_line
 
 FORMAT = "odfchain-evidence/1"
 _OF_NOTES = "odfchain-evidence/2"
+_NO_KEYS = "its owner's own key needs no keys statements"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class ProvenNote:
 
     note: str
     proof: tuple[bytes, ...] = ()
+    keys: tuple[str, ...] | None = None
+    """As those of a branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +157,7 @@ def read_evidence(data: bytes, source: str) -> Evidence:
 
 
 def _evidence_of_notes(one: ProvenNote, other: ProvenNote, there: Multihash) -> Evidence:
-    found = [(read_note(each.note.encode()).checkpoint, each) for each in (one, other)]
+    found = [(_checkpoint(each), each) for each in (one, other)]
     (low, lower), (high, higher) = sorted(found, key=lambda f: (f[0].size, f[0].body()))
     if low.dataset_id != high.dataset_id:
         raise _refused(f"the checkpoints are of two datasets, {low.dataset_id} and {high.dataset_id}")
@@ -168,6 +171,17 @@ def _evidence_of_notes(one: ProvenNote, other: ProvenNote, there: Multihash) -> 
     return Evidence(low.dataset_id, low.sequence_number, hashes, (low, high), (), (lower, higher))
 
 
+def _checkpoint(said: ProvenNote) -> Checkpoint:
+    keys = [read_line(text.encode()) for text in said.keys or ()]
+    if not keys:
+        return read_note(said.note.encode()).checkpoint
+    history = KeyHistory.of(keys[0].said.dataset_id, keys)
+    note = read_note(said.note.encode(), history.dataset_id, history.signers(Scope.CHECKPOINTS))
+    if note.signer == history.dataset_id:
+        raise _refused(_NO_KEYS)
+    return note.checkpoint
+
+
 @dataclass(frozen=True, slots=True)
 class NoteClaim:
     """A checkpoint that the owner signed, and the blocks of its log where they are at hand."""
@@ -175,6 +189,8 @@ class NoteClaim:
     note: Note
     at: Callable[[int], Multihash | None] = lambda _: None
     """The block with a number."""
+    keys: tuple[str, ...] | None = None
+    """The keys statements by which its signer, if it is a delegate, may sign."""
 
     def prove(self, other: NoteClaim) -> Evidence | None:
         """The proof that two checkpoints are of two histories; None for one, or if it is open."""
@@ -191,7 +207,9 @@ class NoteClaim:
             proof = inclusion_proof(blocks, one.sequence_number)
         # without cosignatures: that of a witness is no part of the proof
         texts = [replace(c.note, lines=c.note.lines[:1]).data().decode() for c in (low, high)]
-        return _evidence_of_notes(ProvenNote(texts[0]), ProvenNote(texts[1], tuple(proof)), there)
+        mine, theirs = (c.keys if c.note.signer != one.dataset_id else None for c in (low, high))
+        lower, higher = ProvenNote(texts[0], (), mine), ProvenNote(texts[1], tuple(proof), theirs)
+        return _evidence_of_notes(lower, higher, there)
 
 
 def _read(data: bytes) -> Evidence:
@@ -210,7 +228,7 @@ def _statement(branch: SignedBranch) -> SignedHead:
     signer, signed = read_head(branch.statement.encode())
     keys = KeyHistory.of(signed.dataset_id, (read_line(text.encode()) for text in branch.keys or ()))
     if keys.judge(signer, Scope.HEADS, signed.time) is None and branch.keys:
-        raise _refused("its owner's own key needs no keys statements")
+        raise _refused(_NO_KEYS)
     return signed
 
 

@@ -203,6 +203,11 @@ class KeyHistory:
         )
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """The statements that count, for a proof."""
+        return tuple(line.text.decode() for line in self.lines)
+
+    @property
     def newest(self) -> Multihash | None:
         """The statement that a head names."""
         return self.lines[-1].hash if self.lines else None
@@ -264,6 +269,13 @@ class KeyHistory:
             Problem.NOT_YET, f"may sign from {last.not_before} on"
         )  # fmt: skip
         raise SignatureError(problem, f"delegate {signer} {said}, and the signature is of {time}")
+
+    def signers(self, scope: Scope) -> tuple[Did, ...]:
+        """Whose word counts where it has no time: a delegate's until it is revoked."""
+        if self.pending is not None:
+            return ()
+        may = [each.key for each, ended in self.delegates if ended is None and scope in each.scopes]
+        return self.authority, *may
 
     def check_named(self, newest: Multihash | None) -> None:
         """The statement that a signed head names is known here; else `SignatureError`: it is hidden."""

@@ -282,19 +282,18 @@ class HeadSigner:
 
     def sign(self, key: DatasetKey, head: Multihash, number: int, ref: str = HEAD) -> SignedHead | None:
         """Durably write the signature of a head; None when another writer has moved the head on by then."""
-        dataset_id, signer, now = key.dataset_id, None, self.now()
-        if lines := read_lines(keys_content(self.folder))[0]:
-            keys = KeyHistory.of(dataset_id := lines[0].said.dataset_id, lines)
-            delegate = keys.judge(signer := keys.name_of(key), Scope.HEADS, now)
-            if delegate is not None and (warning := delegate.ends_soon(now)) is not None:
-                self.report(f"{self.folder}: {warning}")
-        signed = SignedHead(dataset_id, head, number, now, ref, keys.newest if lines else None)
+        lines, now = read_lines(keys_content(self.folder))[0], self.now()
+        keys = KeyHistory.of(lines[0].said.dataset_id if lines else key.dataset_id, lines)
+        delegate = keys.judge(signer := keys.name_of(key), Scope.HEADS, now)
+        if delegate is not None and (warning := delegate.ends_soon(now)) is not None:
+            self.report(f"{self.folder}: {warning}")
+        signed = SignedHead(keys.dataset_id, head, number, now, ref, keys.newest)
         line = signed.sign(key, signer).encode() + b"\n"
         # Under the lock that heads move under: a slow writer does not replace a newer head's signature.
         with fsio.locked(self.folder / "info" / "lock"):
             if LocalRefStore(self.folder).get(ref) != head:
                 return None
             fsio.replace_file(self.folder / signature_key(ref), line)
-            if ref == HEAD and key.dataset_id == dataset_id:
+            if ref == HEAD and signer in keys.signers(Scope.CHECKPOINTS):
                 write_note(self.folder, key, signed.dataset_id, head)
         return signed

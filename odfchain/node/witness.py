@@ -14,11 +14,12 @@ from typing import Any
 from odfchain import errors
 from odfchain.api.workspace import Workspace
 from odfchain.chain.checkpoints import read_note
+from odfchain.chain.key_statements import Scope
 from odfchain.odf.identity import DatasetId
 from odfchain.text import one_line
 from odfchain.transfer.node_pulls import Message, Receive, Send
 from odfchain.transfer.server import RepositoryServer
-from odfchain.transfer.witnesses import ADD, REQUEST_BYTES, Request, WitnessLog, own_log
+from odfchain.transfer.witnesses import ADD, REQUEST_BYTES, NoteMemory, Request, WitnessLog, own_log
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 Answer = tuple[int, bytes]
@@ -26,10 +27,13 @@ _BODY_SECONDS = 10
 
 
 class Witness:
-    """An ASGI 3 application that cosigns checkpoints; `admits` says of which datasets."""
+    """An ASGI 3 application that cosigns checkpoints; `admits` says of which datasets.
 
-    def __init__(self, log: WitnessLog, admits: Callable[[DatasetId], bool]) -> None:
-        self._log, self._admits = log, admits
+    Those of a delegate are cosigned where his owner's keys statements were pulled: `memory`.
+    """
+
+    def __init__(self, log: WitnessLog, admits: Callable[[DatasetId], bool], memory: NoteMemory) -> None:
+        self._log, self._admits, self._memory = log, admits, memory
         self._waiting: list[tuple[Request, asyncio.Future[Answer]]] = []
         self._running: asyncio.Task[None] | None = None
 
@@ -65,7 +69,7 @@ class Witness:
         if not self._admits(origin):
             return 404, b"this witness is not for that dataset\n"
         try:
-            note = read_note(text, origin)
+            note = read_note(text, origin, self._memory.keys(origin).signers(Scope.CHECKPOINTS))
         except errors.SignatureError as error:
             known = error.problem in ("other-key", "not-verified", "weak-key")
             return 403 if known else 400, f"{one_line(error.message)}\n".encode()
@@ -95,7 +99,9 @@ def serve_witness(
     files = workspace._files  # noqa: SLF001 - as of a node
     log = own_log(files, "witness", name)
     try:
-        server = RepositoryServer(files, Witness(log, admitted(files, patterns)), **asked)
+        server = RepositoryServer(
+            files, Witness(log, admitted(files, patterns), NoteMemory(files.root / "seen")), **asked
+        )
         server.run(lambda url: listening(url, str(log.key)))
     finally:
         log.close()

@@ -386,7 +386,7 @@ def _claim(
         delegate = keys.judge(signer, Scope.HEADS, signed.time)
     except errors.SignatureError:
         return None
-    texts = tuple(line.text.decode() for line in keys.lines) if delegate is not None else None
+    texts = keys.texts if delegate is not None else None
     return Claim(text or "", signed, block_at, read, texts) if signed.dataset_id == keys.dataset_id else None
 
 
@@ -481,9 +481,7 @@ class Examination:
             note = None
             self._not_taken("the checkpoint", [one_line(error.message, 800)])
         with_proof = any("has the proof" in text for text in self._proofs)
-        self.witnessed.examine(
-            note, dataset_id, dataset, number, theirs, about, where, now, proven=with_proof
-        )
+        self.witnessed.examine(note, self.keys, dataset, number, theirs, about, where, now, proven=with_proof)
         self.witnessed.require(dataset_id, about, now, self.policy.max_age, force=self.force)
         self.warnings += [*self._proofs, *_warnings(found, self.offer, now, known, about=about)]
         if dataset is not None and self.workspace.has_key(dataset_id):
@@ -612,7 +610,7 @@ def push_statements(
         status = _push_signature(dataset, peer, head, block_at, keys)
         if dataset.chain.ref != HEAD:
             return status, None
-        push_note(dataset, peer, head)
+        push_note(dataset, peer, head, keys)
         _push_lines(AUDITS, dataset, peer, block_at, trusted)
         # the owner is the first to be believed about his own dataset
         _push_lines(SNAPSHOTS, dataset, peer, block_at, (dataset.id, *trusted))
@@ -653,13 +651,13 @@ def _push_signature(
     return judged(best).status
 
 
-def push_note(dataset: DatasetFiles, peer: Store, head: Multihash) -> None:
+def push_note(dataset: DatasetFiles, peer: Store, head: Multihash, keys: KeyHistory) -> None:
     """The destination has the checkpoint of its head, with the cosignatures of both sides."""
     if (note := note_in(dataset.folder, dataset.id)) is None or note.checkpoint.head != head:
         return
     if (there := _there(peer, SignedFile.CHECKPOINT)) is not None:
         with suppress(errors.SignatureError):  # what else is there gives way
-            note = note.merged(read_note(there, dataset.id), ())
+            note = note.merged(read_note(there, dataset.id, keys.signers(Scope.CHECKPOINTS)), ())
     if note.data() != there and peer.head() == head:
         peer.put_signed(SignedFile.CHECKPOINT, note.data())
 

@@ -33,6 +33,7 @@ from odfchain.chain.checkpoints import (
     read_note,
 )
 from odfchain.chain.equivocation import EvidenceStore, NoteClaim
+from odfchain.chain.key_statements import KeyHistory, Scope, read_lines
 from odfchain.chain.signed_heads import warn
 from odfchain.chain.statements import Problem, create_key_file, read_bounded, read_key_file
 from odfchain.chain.transparency_log import (
@@ -78,11 +79,19 @@ class NoteMemory:
     def _path(self, dataset_id: DatasetId) -> Path:
         return self.folder / f"{encode_base16(dataset_id.to_bytes())}.checkpoint"
 
+    def keys(self, dataset_id: DatasetId) -> KeyHistory:
+        """The keys statements of a dataset that were met."""
+        data = None
+        with suppress(errors.StoreError):
+            data = read_bounded(self._path(dataset_id).with_suffix(".keys"), ATTEST.keys_bytes)
+        return KeyHistory.of(dataset_id, read_lines(data)[0])
+
     def get(self, dataset_id: DatasetId) -> Note | None:
         """That of a dataset; what is damaged was never seen."""
         with suppress(errors.SignatureError, errors.StoreError):
             data = read_bounded(self._path(dataset_id), ATTEST.note_bytes)
-            return None if data is None else read_note(data, dataset_id)
+            signers = self.keys(dataset_id).signers(Scope.CHECKPOINTS)
+            return None if data is None else read_note(data, dataset_id, signers)
         return None
 
     def remember(self, note: Note, witnesses: Sequence[NoteKey], *, lower: bool = False) -> None:
@@ -150,8 +159,11 @@ class Witnesses:
         if there == one.head:
             return None
         own = note_in(dataset.folder, dataset.id)
-        if own is not None and own.checkpoint.head == head:
-            proof = NoteClaim(own, dataset.chain.by_number(head)).prove(NoteClaim(known))
+        keys = dataset.keys_history()
+        counts = known.signer in keys.signers(Scope.CHECKPOINTS)
+        if own is not None and own.checkpoint.head == head and counts:
+            before = NoteClaim(known, keys=keys.texts)
+            proof = NoteClaim(own, dataset.chain.by_number(head), keys.texts).prove(before)
             if proof is not None:
                 EvidenceStore(self.root / "evidence").keep(proof, str(dataset.alias), Timestamp.now())
         name, what = next(iter(times)).name, f"block {one.sequence_number} {one.head}"
@@ -318,7 +330,7 @@ class Witnessed:
     """It is of the very head, and its root that of the chain."""
 
     def examine(
-        self, data: bytes | None, dataset_id: DatasetId, dataset: DatasetFiles | None, number: int,
+        self, data: bytes | None, keys: KeyHistory, dataset: DatasetFiles | None, number: int,
         theirs: Callable[[int], Multihash | None], about: str, where: str, now: Timestamp,
         *, proven: bool,
     ) -> None:  # fmt: skip
@@ -328,20 +340,21 @@ class Witnessed:
         """
         if data is None:
             return
+        dataset_id, signers = keys.dataset_id, keys.signers(Scope.CHECKPOINTS)
         try:
-            note = read_note(data, dataset_id)
+            note = read_note(data, dataset_id, signers)
         except errors.SignatureError as error:
             self.warnings.append(f"{about}: {error.message}; this checkpoint is not kept")
             return
         one = note.checkpoint
         in_chain = one.size <= number + 1 and theirs(one.sequence_number) == one.head
-        offered = NoteClaim(note, theirs) if in_chain else NoteClaim(note)
+        offered = NoteClaim(note, theirs if in_chain else lambda _: None, keys.texts)
         known = [NoteMemory(self.workspace.root / "seen").get(dataset_id)]
         known += [note_in(dataset.folder, dataset_id)] if dataset is not None else []
-        for each in () if proven else filter(None, known):
-            claim, head = NoteClaim(each), each.checkpoint.head
+        for each in (each for each in known if each is not None and each.signer in signers and not proven):
+            claim, head = NoteClaim(each, keys=keys.texts), each.checkpoint.head
             if dataset is not None and dataset.chain.contains(head):
-                claim = NoteClaim(each, dataset.chain.by_number(head))
+                claim = replace(claim, at=dataset.chain.by_number(head))
             if (proof := claim.prove(offered)) is not None:
                 EvidenceStore(self.workspace.root / "evidence").keep(proof, where, now)
                 self.warnings.append(

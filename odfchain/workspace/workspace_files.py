@@ -608,6 +608,8 @@ class WorkspaceFiles:
                 key, Timestamp.now(), tuple(delegates), tuple(revoked), successor
             )
             keep_keys(path, dataset.folder / "info" / "lock", said)
+            seen = self.root / "seen" / f"{encode_base16(dataset.id.to_bytes())}.keys"
+            keep_keys(seen, seen.with_name(".lock"), said)
         self.sign_head(dataset, key)
         return said
 

@@ -13,7 +13,7 @@ from odfchain.node.witness import Witness
 from odfchain.odf.identity import DatasetId, DatasetKey
 from odfchain.odf.times import Timestamp
 from odfchain.transfer.server import RepositoryServer
-from odfchain.transfer.witnesses import WitnessLog
+from odfchain.transfer.witnesses import NoteMemory, WitnessLog
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import forge
 from tests.kit.signed_heads import owned
@@ -34,7 +34,7 @@ def witness(
         (folder / "key.pem").write_bytes(key.to_pem())
     with (
         closing(WitnessLog(folder / "log.db", key, name)) as log,
-        RepositoryServer(files, Witness(log, admits), port=0) as server,
+        RepositoryServer(files, Witness(log, admits, NoteMemory(files.root / "seen")), port=0) as server,
     ):
         yield server.url, log.key
 

@@ -10,9 +10,18 @@ from pathlib import Path
 import pytest
 
 from odfchain import Workspace
-from odfchain.chain.key_statements import KeyHistory, Revocation, Scope, join_keys, read_line, read_lines
+from odfchain.chain.checkpoints import note_in, read_note
+from odfchain.chain.key_statements import (
+    Delegate,
+    KeyHistory,
+    Revocation,
+    Scope,
+    join_keys,
+    read_line,
+    read_lines,
+)
 from odfchain.chain.signed_heads import HeadSignature, HeadSigner, check_head
-from odfchain.chain.statements import Problem, StatementType, sign_statement
+from odfchain.chain.statements import Problem, StatementType, read_bounded, sign_statement
 from odfchain.errors import SignatureError
 from odfchain.odf.identity import DatasetKey
 from odfchain.odf.times import Timestamp
@@ -38,9 +47,10 @@ from tests.kit.owned_keys import (
     put,
     revoked,
 )  # fmt: skip
-from tests.kit.served_workspace import make_dataset
+from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.signed_heads import COMMON, REQUIRE, Reader, head_of, owned, publish
 from tests.kit.support import Run
+from tests.kit.witnesses import ask, witness
 
 
 def head_by(
@@ -343,3 +353,43 @@ def test_a_revocation_spreads_though_the_head_is_there(place: str, tmp_path: Pat
         for file in ("attestations/keys.jws", "refs/head.jws", "refs/head.checkpoint"):
             known = [each["d"]._files.folder / file for each in (owner, reader)]
             assert known[0].read_bytes() == known[1].read_bytes()
+
+
+def test_a_checkpoint_by_a_delegate_is_cosigned_where_it_may_make_one(tmp_path: Path) -> None:
+    inputs, wanted = case(33)
+    owner, laptop = Workspace.init(tmp_path / "owner"), Workspace.init(tmp_path / "laptop")
+    make_dataset(owner._files, "d", 5)
+    url = (tmp_path / "share/d").as_uri()
+    owner["d"].push(url)
+    laptop.pull(url, name="d")
+    key = laptop["d"].new_key()
+    with witness(tmp_path / "w") as running:
+        ask(laptop, [running])
+        for number, (scopes, each) in enumerate(zip(inputs, wanted, strict=True)):
+            owner["d"].say_keys(
+                revoked=[Revocation(key, Timestamp.now())] if scopes == "revoked" else [],
+                delegates=[] if scopes == "revoked" else [Delegate.of(key, day(0), 1e9, scopes)],
+            )
+            owner["d"].push(url)
+            laptop.pull(url, name="d")
+            Workspace.init(tmp_path / "w", exists_ok=True).pull(url, name="d")  # the statements come with it
+            add_slice(laptop["d"]._files, 9 + number)
+            outcome = laptop["d"].push(url, force=True)
+            written = read_bounded(tmp_path / "share/d/refs/head.checkpoint", 1 << 16)
+            names = laptop["d"].keys().signers(Scope.CHECKPOINTS)
+            note = note_in(laptop["d"]._files.folder, owner["d"].id)
+            cosigned = note is not None and note.checkpoint.head == laptop["d"].head
+            assert (cosigned, cosigned and note.signer == key and len(note.lines) == 2) == (
+                each["written"],
+            ) * 2
+            assert each["says"] in str(outcome.problem)
+            if cosigned:
+                # a reader who does not know of the delegate has no use for it
+                assert read_note(written, owner["d"].id, names).data() == written == note.data()
+                with pytest.raises(SignatureError, match="not signed by the dataset's key"):
+                    read_note(written, owner["d"].id, (owner["d"].id,))
+                reader = Workspace.init(tmp_path / f"reader{number}")
+                path = tmp_path / "policy.yaml"
+                path.write_text(json.dumps({"keys": [str(running[1])], "quorum": 1}))
+                reader.pull(url, name="d", witnesses=str(path))
+            owner.pull(url, name="d", force=True)
