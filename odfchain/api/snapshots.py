@@ -411,8 +411,8 @@ def _owners_profile(dataset: DatasetFiles, block: Multihash) -> dict[str, Any] |
     from odfchain.profiles.published import object_of, published
     from odfchain.profiles.reader import read_profile
 
-    for line in published(dataset, SnapshotKind.PROFILE):
-        if line.by_owner and line.block == block:
+    for line in published(dataset, SnapshotKind.PROFILE, owners=True):
+        if line.block == block:
             with suppress(errors.StoreError, errors.CodecError):
                 return read_profile(object_of(dataset, line))
     return None

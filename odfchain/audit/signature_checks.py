@@ -244,7 +244,7 @@ class SignedStatements:
     def _disagree(self, line: SnapshotLine, check: int, what: str) -> Finding:
         """A line names something else than the dataset gives."""
         block = line.sequence_number
-        if line.by_owner:
+        if line.by_owner(key_history(self.run.dataset.folder, line.dataset_id)):
             message = f"the {line.kind} {line.object} that the owner signed: {what}"
             return fault(check, self.run.dataset.folder / SNAPSHOTS.key, message, block)
         message = f"the {line.kind} of block {block} that {line.signer} signed ({line.object}): {what}"

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from odfchain.chain import statements
+from odfchain.chain.key_statements import KeyHistory, Scope
 from odfchain.errors import SignatureError, StoreError
 from odfchain.limits import ATTEST
-from odfchain.odf.identity import DatasetId, DatasetKey, Multihash
+from odfchain.odf.identity import DatasetId, DatasetKey, DidKey, Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.storage.public_layout import SignedFile
@@ -349,10 +350,17 @@ class SnapshotLine(statements.Signed):
     time: Timestamp
     tool: statements.Word
 
-    @property
-    def by_owner(self) -> bool:
-        """True if the dataset's own key signed it."""
-        return self.signer.public_key == self.dataset_id.public_key
+    def by_owner(self, keys: KeyHistory | None = None) -> bool:
+        """True if it is the owner's word, by his keys statements (None: by the dataset's own key)."""
+        own = self.signer.public_key == self.dataset_id.public_key
+        signer = self.dataset_id if own else DidKey(self.signer.public_key)
+        try:
+            (keys or KeyHistory.of(self.dataset_id, ())).judge(
+                signer, Scope.SNAPSHOTS, self.time, there=False
+            )
+        except SignatureError:
+            return False
+        return True
 
     def sign(self, key: DatasetKey) -> str:
         """Its signed text, without its end; `UsageError` where it could not be read again."""

@@ -62,7 +62,7 @@ def profile(visit: Visit) -> ProfilePage | Response:
 
 def profiled(files: DatasetFiles) -> tuple[int, ...]:
     """The blocks of the head's chain that have profiles here, newest first."""
-    names = {line.block for line in published(files, SnapshotKind.PROFILE) if line.by_owner}
+    names = {line.block for line in published(files, SnapshotKind.PROFILE, owners=True)}
     with suppress(OSError):
         for path in (files.folder / "info" / "profiles").iterdir():
             with suppress(InvalidIdError):

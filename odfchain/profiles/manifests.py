@@ -295,8 +295,8 @@ class OwnersManifests:
         None where it is not here, or names other files than the chain.
         """
         schema, slices = columns_of(self.state, None), [ref.slice for ref in self.state.slices()]
-        for line in published(self.dataset, SnapshotKind.MANIFEST):
-            if not line.by_owner or line.block != self.state.head:
+        for line in published(self.dataset, SnapshotKind.MANIFEST, owners=True):
+            if line.block != self.state.head:
                 continue
             try:
                 document = signed_manifest(self.dataset, line, object_of(self.dataset, line))
@@ -330,9 +330,7 @@ class OwnersManifests:
                 return bring(line)
 
         schema = columns_of(self.state, None)
-        for line in published(self.dataset, SnapshotKind.MANIFEST):
-            if not line.by_owner:
-                continue
+        for line in published(self.dataset, SnapshotKind.MANIFEST, owners=True):
             try:
                 document = signed_manifest(self.dataset, line, content(line))
                 return {name: stats_of_document(file, schema) for name, file in files_of(document).items()}

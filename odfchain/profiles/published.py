@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from odfchain.chain.key_statements import Scope
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, SnapshotLine
 from odfchain.chain.statements import Did
 from odfchain.errors import CodecError, ObjectCorruptedError, StoreError
@@ -50,16 +51,22 @@ class WrittenSnapshot:
         return f"<{self.kind} {self.object}: {'published' if self.published else 'not published'}>"
 
 
-def published(dataset: DatasetFiles, kind: SnapshotKind | None = None) -> list[SnapshotLine]:
-    """Valid lines about blocks of its chain, the newest block first, of one block the owner's first."""
+def published(
+    dataset: DatasetFiles, kind: SnapshotKind | None = None, *, owners: bool = False
+) -> list[SnapshotLine]:
+    """Valid lines about blocks of its chain, the newest block first, of one block the owner's first.
+
+    With `owners` his alone.
+    """
     head, content = dataset.chain.head(), SNAPSHOTS.content(dataset.folder)
     if head is None or content is None:
         return []
     lines = SNAPSHOTS.valid(content, dataset.id, SNAPSHOTS.of_chain(dataset.chain.by_number(head)))
-    found = [line.statement for line in lines if line.statement is not None]
+    keys, found = dataset.keys_history(), [line.statement for line in lines if line.statement is not None]
+    wanted = {line: line.by_owner(keys) for line in found if kind is None or line.kind is kind}
     return sorted(
-        (line for line in found if kind is None or line.kind is kind),
-        key=lambda line: (-line.sequence_number, not line.by_owner),
+        (line for line in wanted if wanted[line] or not owners),
+        key=lambda line: (-line.sequence_number, not wanted[line]),
     )
 
 
@@ -125,7 +132,9 @@ def publish(
         time=now,
         tool=f"odfchain {__version__}",
     )
-    SNAPSHOTS.add(dataset.folder, dataset_id, line.sign(key), trusted=(dataset_id,))
+    SNAPSHOTS.add(
+        dataset.folder, dataset_id, line.sign(key), trusted=dataset.keys_history().signers(Scope.SNAPSHOTS)
+    )
     return WrittenSnapshot(kind, name, len(content), line)
 
 

@@ -568,9 +568,9 @@ class Examination:
         _keep_signature(dataset, self.offer.head, self.signature, self.policy.now())
         self.witnessed.keep(dataset, self.offer.head, lower=self.forgets)
         if self._received:
-            auditors = self.workspace.config.audit.trusted_auditors
-            self.believed = [dataset.id, *map(parse_did, auditors)]
-            merged = self._keep(AUDITS, dataset, self.believed[1:])
+            trusted = tuple(map(parse_did, self.workspace.config.audit.trusted_auditors))
+            self.believed = [*self.keys.signers(Scope.SNAPSHOTS), *trusted]
+            merged = self._keep(AUDITS, dataset, trusted)
             self.attestations = merged.added
             # lines that cannot be stored are a warning: the head has moved already
             self._not_taken(AUDITS.many, merged.refused)
@@ -613,7 +613,7 @@ def push_statements(
         push_note(dataset, peer, head, keys)
         _push_lines(AUDITS, dataset, peer, block_at, trusted)
         # the owner is the first to be believed about his own dataset
-        _push_lines(SNAPSHOTS, dataset, peer, block_at, (dataset.id, *trusted))
+        _push_lines(SNAPSHOTS, dataset, peer, block_at, (*keys.signers(Scope.SNAPSHOTS), *trusted))
     except (errors.TransferError, errors.StoreError) as error:
         # the push itself is done by now: what fails here must not fail it
         return status, f"not all signed statements were written: {one_line(error.message, 800)}"

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from odfchain.chain.key_statements import Scope
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, SnapshotLine
 from odfchain.chain.statements import Did
 from odfchain.errors import AccessError, OdfchainError, StoreError, TransferError
@@ -43,7 +44,7 @@ def bring_newest(
     keys = {did.public_key for did in trusted}
 
     def is_untrusted(line: SnapshotLine) -> bool:
-        return not line.by_owner and line.signer.public_key not in keys
+        return line.signer.public_key not in keys
 
     problems: list[str] = []
     area = download.area / "snapshots"
@@ -159,11 +160,12 @@ def _publish_head(dataset: DatasetFiles) -> list[str]:
     if dataset.signer is None:
         return []
     try:
-        if dataset.signer.load_key() is None:
+        key, keys = dataset.signer.load_key(), dataset.keys_history()
+        if key is None or keys.name_of(key) not in keys.signers(Scope.SNAPSHOTS):
             return []
         head = dataset.chain.head()
-        lines = published(dataset, SnapshotKind.MANIFEST)
-        if not any(line.by_owner and line.block == head and _is_here(dataset, line) for line in lines):
+        lines = published(dataset, SnapshotKind.MANIFEST, owners=True)
+        if not any(line.block == head and _is_here(dataset, line) for line in lines):
             state = DatasetState.read(dataset.chain)
             publish(dataset, state, SnapshotKind.MANIFEST, manifest_bytes(manifest_of(dataset, state)))
     except OdfchainError as error:

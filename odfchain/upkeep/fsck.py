@@ -24,6 +24,7 @@ from pathlib import Path
 from odfchain import errors
 from odfchain.chain.chain import descend, link_fault
 from odfchain.chain.index import ROW_BYTES, ChainIndex, Link
+from odfchain.chain.key_statements import key_history
 from odfchain.chain.signed_heads import read_head_signature
 from odfchain.chain.signed_lines import SNAPSHOTS
 from odfchain.chain.statements import read_branch
@@ -423,7 +424,9 @@ class Fsck:
         except errors.StoreError as error:
             self._find("lines", self.dataset.folder / SNAPSHOTS.key, str(error))
             return
-        sizes = {key_of(line): line.size for line in sorted(lines, key=lambda line: line.by_owner)}
+        keys = key_history(self.dataset.folder, seeds[0].dataset_id)
+        lines = sorted(lines, key=lambda line: line.by_owner(keys))
+        sizes = {key_of(line): line.size for line in lines}
         for key, size in sizes.items():
             # missing ones are fetched on demand
             if self._store(key.kind).contains(key.name):

@@ -65,9 +65,9 @@ def test_a_line_has_exactly_the_members_that_the_format_names() -> None:
     assert sorted(line().to_json()) == [
         "block", "datasetId", "kind", "object", "sequenceNumber", "size", "time", "tool",
     ]  # fmt: skip
-    assert line().by_owner
-    assert line(signer=DATASET.as_did_key()).by_owner
-    assert not line(STRANGER).by_owner
+    assert line().by_owner()
+    assert line(signer=DATASET.as_did_key()).by_owner()
+    assert not line(STRANGER).by_owner()
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_signer_has_one_word_on_each_kind_of_a_block_and_newer_blocks_stand_fi
         line(time=later(1), object=hash_of("better")),
     ]
     for word in words:
-        SNAPSHOTS.add(folder, DATASET, word.sign(OWNER if word.by_owner else STRANGER))
+        SNAPSHOTS.add(folder, DATASET, word.sign(OWNER if word.by_owner() else STRANGER))
     found = kept(folder)
     assert [word.sequence_number for word in found] == [7, 5, 5, 5]
     assert set(map(str, found)) == set(map(str, words[1:]))
@@ -179,7 +179,7 @@ def test_without_room_older_blocks_give_way_and_the_owner_stays(
     SNAPSHOTS.add(folder, DATASET, text_of(**block(0)), trusted=[DATASET])
     for number in range(1, 9):
         SNAPSHOTS.add(folder, DATASET, text_of(STRANGER, **block(number)), trusted=[DATASET])
-    assert [(each.sequence_number, each.by_owner) for each in kept(folder)] == [
+    assert [(each.sequence_number, each.by_owner()) for each in kept(folder)] == [
         (8, False), (7, False), (6, False), (5, False), (0, True),
     ]  # fmt: skip
     with pytest.raises(StoreError, match="no room for more"):
@@ -193,7 +193,7 @@ def test_throwaway_keys_do_not_crowd_out_the_owner(folder: Path) -> None:
         SNAPSHOTS.add(folder, DATASET, text_of(AUDITORS[16]))
     SNAPSHOTS.add(folder, DATASET, text_of(), trusted=[DATASET])
     assert len(kept(folder)) == 16
-    assert sum(each.by_owner for each in kept(folder)) == 1
+    assert sum(each.by_owner() for each in kept(folder)) == 1
     SNAPSHOTS.add(folder, DATASET, text_of(AUDITORS[16], kind=SnapshotKind.PROFILE))
 
 

@@ -61,7 +61,7 @@ def test_a_profile_is_stored_and_signed(
     create_key_file(key)
     assert run(workspace, "profile", "d", "--key", str(key), "-o", "html") == 0
     (mine, other) = workspace["d"].published()
-    assert (mine.by_owner, other.by_owner) == (True, False)
+    assert (mine.by_owner(), other.by_owner()) == (True, False)
     theirs = json.loads(workspace["d"].published_document(other))
     assert theirs["created_by"] == str(other.signer)
     assert theirs["created_by"].startswith("did:key:")

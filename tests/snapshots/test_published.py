@@ -89,7 +89,7 @@ def test_a_manifest_is_stored_under_its_hash_and_signed_by_the_owner(cities: odf
     assert (written.object, written.size) == (made.hash, len(made.content))
     (line,) = cities.published()
     assert line == written.line
-    assert (line.by_owner, line.kind, line.block, line.signer) == (True, MANIFEST, cities.head, cities.id)
+    assert (line.by_owner(), line.kind, line.block, line.signer) == (True, MANIFEST, cities.head, cities.id)
     assert cities.published_document(line) == made.content
     before = tree_of(cities.path)
     assert cities.write_manifest().line == line

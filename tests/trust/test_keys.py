@@ -21,14 +21,18 @@ from odfchain.chain.key_statements import (
     read_lines,
 )
 from odfchain.chain.signed_heads import HeadSignature, HeadSigner, check_head
+from odfchain.chain.signed_lines import SnapshotKind
 from odfchain.chain.statements import Problem, StatementType, read_bounded, sign_statement
 from odfchain.errors import SignatureError
 from odfchain.odf.identity import DatasetKey
 from odfchain.odf.times import Timestamp
+from odfchain.profiles.published import publish as publish_document
+from odfchain.profiles.published import published
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.pulling import SyncOptions
 from odfchain.transfer.pushing import PushOutcome
 from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import curve
 from tests.kit.forge import DATASET, HEAD, OWNER, SEQUENCE, STRANGER, b64, container, header, signed
@@ -393,3 +397,19 @@ def test_a_checkpoint_by_a_delegate_is_cosigned_where_it_may_make_one(tmp_path: 
                 path.write_text(json.dumps({"keys": [str(running[1])], "quorum": 1}))
                 reader.pull(url, name="d", witnesses=str(path))
             owner.pull(url, name="d", force=True)
+
+
+def test_case_34_manifests_by_a_delegate(tmp_path: Path) -> None:
+    inputs, wanted = case(34)
+    for number, (given, each) in enumerate(zip(inputs, wanted, strict=True)):
+        workspace = Workspace.init(tmp_path / str(number))
+        files = make_dataset(workspace._files, "d", 5)
+        named = [Delegate.of(did(LAPTOP), day(0), 1e9, given["scopes"])] if given["scopes"] else []
+        if named:
+            workspace["d"].say_keys(delegates=named)
+        publish_document(files, DatasetState.read(files.chain), SnapshotKind.MANIFEST, b"{}", key=LAPTOP)
+        if given["revoked"]:
+            workspace["d"].say_keys(revoked=[Revocation(did(LAPTOP), Timestamp.now())])
+        (line,) = published(files)
+        assert line.signer == did(LAPTOP)
+        assert published(files, owners=True) == [line] * each["counts"]
