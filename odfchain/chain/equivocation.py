@@ -12,6 +12,10 @@ and everything in it follows from statements and blocks, so no bit of it can be 
 Two checkpoints (`odfchain.chain.checkpoints`) are one, too, of the format `odfchain-evidence/2`: `notes` in
 the place of `heads`, each with its text. They are of one size and not the same; or the larger one has a
 proof, by which its log has another block where the smaller one has its head.
+
+So are two keys statements (`odfchain.chain.key_statements`) of one number, of the format
+`odfchain-evidence/3`: `statements` are those that count, by which their signer could make them, then both;
+`blocks` are the hashes of both.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ from odfchain.text import one_line
 
 FORMAT = "odfchain-evidence/1"
 _OF_NOTES = "odfchain-evidence/2"
+_OF_KEYS = "odfchain-evidence/3"
 _NO_KEYS = "its owner's own key needs no keys statements"
 
 
@@ -86,6 +91,15 @@ class _NoteProof:
     notes: Annotated[tuple[ProvenNote, ...], Rule("two notes", lambda notes: len(notes) == 2)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeysProof:
+    format: str = _OF_KEYS
+    dataset: DatasetId
+    sequence_number: int
+    blocks: tuple[Multihash, ...]
+    statements: Annotated[tuple[str, ...], Rule("signed texts", lambda texts: all(map(str.isascii, texts)))]
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """Two histories of a dataset that its owner signed; this module alone makes one."""
@@ -98,6 +112,8 @@ class Evidence:
     branches: tuple[SignedBranch, ...]
     notes: tuple[ProvenNote, ...] = field(default=())
     """Of two checkpoints, which are in the place of heads."""
+    statements: tuple[str, ...] = ()
+    """Of two keys statements, whose hashes are in the place of heads."""
 
     @property
     def name(self) -> str:
@@ -117,6 +133,14 @@ class Evidence:
                 notes=self.notes,
             )
             return canonical_json(to_tree(of_notes)) + b"\n"
+        if self.statements:
+            of_keys = _KeysProof(
+                dataset=self.dataset_id,
+                sequence_number=self.sequence_number,
+                blocks=self.hashes,
+                statements=self.statements,
+            )
+            return canonical_json(to_tree(of_keys)) + b"\n"
         proof = _Proof(
             dataset=self.dataset_id,
             sequence_number=self.sequence_number,
@@ -171,6 +195,17 @@ def _evidence_of_notes(one: ProvenNote, other: ProvenNote, there: Multihash) -> 
     return Evidence(low.dataset_id, low.sequence_number, hashes, (low, high), (), (lower, higher))
 
 
+def evidence_of_keys(keys: KeyHistory) -> Evidence | None:
+    """The proof that a history has two statements of one number by one key, where it has."""
+    if len({line.said.sequence for line in keys.conflict}) != 1:
+        return None
+    both = sorted(keys.conflict, key=lambda line: line.hash.digest)
+    one, other = (SignedHead(keys.dataset_id, line.hash, line.said.sequence, line.said.time) for line in both)
+    texts = (*keys.texts, *(line.text.decode() for line in both))
+    number, hashes = one.sequence_number, (one.head, other.head)
+    return Evidence(keys.dataset_id, number, hashes, (one, other), (), statements=texts)
+
+
 def _checkpoint(said: ProvenNote) -> Checkpoint:
     keys = [read_line(text.encode()) for text in said.keys or ()]
     if not keys:
@@ -214,6 +249,12 @@ class NoteClaim:
 
 def _read(data: bytes) -> Evidence:
     try:
+        if f'"format":"{_OF_KEYS}"'.encode() in data[:1_000]:
+            of_keys = read_json(_KeysProof, data, ATTEST.evidence_bytes)
+            lines = [read_line(text.encode()) for text in of_keys.statements]
+            if (proof := evidence_of_keys(KeyHistory.of(of_keys.dataset, lines))) is None:
+                raise _refused("its keys statements are of one line")
+            return proof
         if f'"format":"{_OF_NOTES}"'.encode() in data[:1_000]:
             of_notes = read_json(_NoteProof, data, ATTEST.evidence_bytes)
             (first, second), (_, there) = of_notes.notes, of_notes.blocks

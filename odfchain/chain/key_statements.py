@@ -219,7 +219,7 @@ class KeyHistory:
             return []
         said = self.conflict[0].said
         what = f"{said.signer} has made two keys statements of number {said.sequence}"
-        return [f"{what}: what comes before them counts, and both are kept as the proof"]
+        return [f"{what}: what comes before them counts, and `odfchain evidence` has the proof"]
 
     @property
     def delegates(self) -> list[tuple[Delegate, Timestamp | None]]:

@@ -495,7 +495,7 @@ def evidence_command(
     ),
     output: str = cli.formats(),
 ) -> None:
-    """List proofs that an owner signed two histories.
+    """List proofs that an owner signed two histories, or two keys statements of one number.
 
     A pull compares signed heads with those that were seen before. Two different blocks with one sequence
     number, both under heads that the dataset's key signed, are kept as a proof. That holds for pulls that are
@@ -575,6 +575,7 @@ def _row(proof: Evidence, kept: KeptEvidence | None, names: dict[str, str] | Non
         "id": dataset_id,
         "signed": [screen.record(each, "head", "sequence_number", "time") for each in proof.signed],
         "blocks": [len(branch.blocks) for branch in proof.branches],
+        **({"keysStatements": len(proof.statements)} if proof.statements else {}),
         **found,
     }
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from odfchain import errors
 from odfchain.chain.checkpoints import WitnessPolicy, note_in, read_note
-from odfchain.chain.equivocation import Claim, EvidenceStore
+from odfchain.chain.equivocation import Claim, EvidenceStore, evidence_of_keys
 from odfchain.chain.key_statements import (
     KeyHistory,
     Scope,
@@ -507,6 +507,9 @@ class Examination:
             self._not_taken("keys statements", [one_line(error.message, 800)])
         self.keys = join_keys(dataset_id, here, there, accept=self.accept_successor)
         self.warnings += [f"{self.peer.where}: {said}" for said in self.keys.problems]
+        if (proof := evidence_of_keys(self.keys)) is not None:
+            store = EvidenceStore(self.workspace.root / "evidence")
+            store.keep(proof, self.peer.where, self.policy.now())
 
     def _keys_seen(self, dataset_id: DatasetId) -> Path:
         return self.workspace.root / "seen" / f"{encode_base16(dataset_id.to_bytes())}.keys"

@@ -373,7 +373,7 @@ class Witnessed:
         """The policies are met, or `SignatureError`."""
         wanted = not force and any(policy.quorum for policy in self.wanted)
         kept = EvidenceStore(self.workspace.root / "evidence").list(dataset_id) if wanted else ()
-        proven = any(each.evidence is not None for each in kept)
+        proven = any(each.evidence is not None and not each.evidence.statements for each in kept)
         for policy in self.wanted:
             if policy.quorum and proven:
                 raise errors.SignatureError(

@@ -11,6 +11,7 @@ import pytest
 
 from odfchain import Workspace
 from odfchain.chain.checkpoints import note_in, read_note
+from odfchain.chain.equivocation import evidence_of_keys, read_evidence
 from odfchain.chain.key_statements import (
     Delegate,
     KeyHistory,
@@ -97,7 +98,7 @@ def test_case_18_heads_of_a_stolen_delegate() -> None:
         assert each["says"] in str(found.message)
 
 
-def test_case_19_two_keys_statements_of_one_number(tmp_path: Path) -> None:
+def test_case_19_two_keys_statements_of_one_number(tmp_path: Path, run: Run) -> None:
     given, wanted = case(19)
     first = announced()
     both = joined(delegated(first), delegated(first, THIEF))
@@ -115,6 +116,22 @@ def test_case_19_two_keys_statements_of_one_number(tmp_path: Path) -> None:
     pulled = reader.pull((tmp_path / "peer").as_uri())
     assert any(wanted["says"] in text for text in pulled.outcome.warnings)
     assert (reader.copy / "attestations/keys.jws").read_bytes() == both.content()
+    # a file that proves it to anybody, without a network
+    (kept,) = reader.sharing.evidence.list(DATASET)
+    checked = run("evidence", "--check", kept.path, "-o", "json")
+    (found,) = json.loads(checked.out)
+    assert (checked.code, found["sequenceNumber"], found["keysStatements"]) == (0, *wanted["file"])
+    assert {found["block"], found["otherBlock"]} == {str(line.hash) for line in both.conflict}
+    data = kept.path.read_bytes()
+    last = both.conflict[1].text
+    for forged in (
+        data.replace(last, both.conflict[0].text), data.replace(last, last[:-2] + b"AA"),
+        data.replace(str(DATASET).encode(), str(STRANGER.dataset_id).encode()), data + b"\n",
+        data.replace(both.lines[0].text, last),
+    ):  # fmt: skip
+        with pytest.raises(SignatureError):
+            read_evidence(forged, "forged")
+    assert evidence_of_keys(delegated(first)) is None
 
 
 def test_case_20_a_succession_whose_commitment_was_not_seen(tmp_path: Path) -> None:
