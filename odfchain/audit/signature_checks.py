@@ -34,7 +34,7 @@ from odfchain.audit.report import (
 from odfchain.chain import checkpoints, signed_heads
 from odfchain.chain.chain import MetadataChain
 from odfchain.chain.index import ReplayHistory
-from odfchain.chain.key_statements import KeyHistory, Scope, key_history, keys_content, read_lines
+from odfchain.chain.key_statements import BEFORE, KeyHistory, Scope, key_history, keys_content, read_lines
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS, LineFile, SignedLine, SnapshotKind, SnapshotLine
 from odfchain.chain.statements import read_bounded
@@ -153,7 +153,8 @@ class SignedStatements:
         wanted = dataclasses.replace(trust.witnesses, max_age=None)
         try:
             if (data := read_bounded(path, ATTEST.note_bytes)) is not None:
-                signers = key_history(dataset.folder, run.dataset_id).signers(Scope.CHECKPOINTS)
+                shown = BEFORE if self.there else None
+                signers = key_history(dataset.folder, run.dataset_id).signers(Scope.CHECKPOINTS, shown)
                 note = checkpoints.read_note(data, run.dataset_id, signers)
                 one = note.checkpoint
                 blocks = [

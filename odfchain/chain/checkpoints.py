@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Annotated
 
 from odfchain.chain.chain import MetadataChain
-from odfchain.chain.key_statements import Scope, key_history
+from odfchain.chain.key_statements import BEFORE, Scope, key_history
 from odfchain.chain.statements import Did, Problem, check_public_key, read_bounded, verify_signature
 from odfchain.chain.transparency_log import HASH_BYTES, Frontier, log_of
 from odfchain.errors import InvalidIdError, SignatureError, StoreError
@@ -283,7 +283,7 @@ def note_in(folder: Path, dataset_id: DatasetId) -> Note | None:
     """The valid note in a dataset's folder, by the keys statements that are there."""
     with suppress(SignatureError, StoreError):  # what else is in its place is as good as none
         data = read_bounded(folder / SignedFile.CHECKPOINT.value, ATTEST.note_bytes)
-        signers = key_history(folder, dataset_id).signers(Scope.CHECKPOINTS)
+        signers = key_history(folder, dataset_id).signers(Scope.CHECKPOINTS, BEFORE)
         return None if data is None else read_note(data, dataset_id, signers)
     return None
 

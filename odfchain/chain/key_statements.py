@@ -30,6 +30,8 @@ from odfchain.storage import fsio
 from odfchain.storage.public_layout import SignedFile
 from odfchain.text import length
 
+BEFORE = Timestamp(0)
+"""The time of what the reader has from before."""
 _NS = 1_000_000_000
 _FEW = Rule("as many as are allowed", lambda items: len(items) <= ATTEST.statement_items)
 
@@ -229,7 +231,9 @@ class KeyHistory:
             revoked[each.key] = min(each.time, revoked.get(each.key, each.time))
         return [(each, revoked.get(each.key)) for line in self.lines for each in line.said.delegates]
 
-    def judge(self, signer: Did, scope: Scope, time: Timestamp, *, there: bool = True) -> Delegate | None:
+    def judge(
+        self, signer: Did, scope: Scope, time: Timestamp, *, there: bool | Timestamp = True
+    ) -> Delegate | None:
         """The delegate that signed, None for the authority; `SignatureError` where neither may have.
 
         `there`: a witness's time or the reader's own memory shows that what is signed was there before the
@@ -239,7 +243,7 @@ class KeyHistory:
         def require_before(end: Timestamp, problem: Problem, said: str) -> None:
             if time >= end:
                 raise SignatureError(problem, f"{said} {end}, and the signature is of {time}")
-            if not there:
+            if not (there if isinstance(there, bool) else there < end):
                 raise SignatureError(problem, f"{said} {end}, and nothing shows that it was signed before")
 
         if (heir := self.pending) is not None:
@@ -270,12 +274,16 @@ class KeyHistory:
         )  # fmt: skip
         raise SignatureError(problem, f"delegate {signer} {said}, and the signature is of {time}")
 
-    def signers(self, scope: Scope) -> tuple[Did, ...]:
-        """Whose word counts where it has no time: a delegate's until it is revoked."""
+    def signers(self, scope: Scope, shown: Timestamp | None = None) -> tuple[Did, ...]:
+        """Whose word counts where it has no time: a delegate's until it is revoked.
+
+        `shown` is when it is known to have been there (`BEFORE`: the reader has it from before).
+        """
         if self.pending is not None:
             return ()
-        may = [each.key for each, ended in self.delegates if ended is None and scope in each.scopes]
-        return self.authority, *may
+        named = [(each.key, ended) for each, ended in self.delegates if scope in each.scopes]
+        before = [key for key, end in (*named, *self.superseded) if end and shown and shown < end]
+        return self.authority, *(key for key, ended in named if ended is None), *before
 
     def check_named(self, newest: Multihash | None) -> None:
         """The statement that a signed head names is known here; else `SignatureError`: it is hidden."""

@@ -90,7 +90,7 @@ def check_head(
     block_at: BlockAt | None = None,
     verified: bool = True,
     keys: KeyHistory | None = None,
-    there: Callable[[SignedHead], bool] = lambda _: True,
+    there: Callable[[SignedHead], bool | Timestamp] = lambda _: True,
 ) -> HeadSignature:
     """The status of the content of `refs/head.jws` for this head, whatever it is; None: there is no file.
 
@@ -153,7 +153,7 @@ def _checked(
     about: str,
     read: Callable[[bytes], tuple[Did, SignedHead]],
     judge: Callable[[SignedHead], _Judged],
-    there: Callable[[SignedHead], bool],
+    there: Callable[[SignedHead], bool | Timestamp],
 ) -> HeadSignature:
     delegate = None
     line = content[:-1] if content.endswith(b"\n") else b""  # without its end it was cut

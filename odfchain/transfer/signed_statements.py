@@ -6,6 +6,7 @@ stored only if it is that. Without a policy an unsigned or wrongly signed head i
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -153,14 +154,19 @@ def _read(peer: Store) -> Offer | None:
 
 
 def _judge(
-    offer: Offer, keys: KeyHistory, number: int, block_at: BlockAt, known: SignedHead | None
-) -> HeadSignature:
-    """The status of an offer's signature; `block_at` knows the peer's chain, `known` was signed when seen."""
+    offer: Offer, keys: KeyHistory, number: int, block_at: BlockAt, known: SignedHead | None,
+    shown: Callable[[Multihash], Timestamp | None],
+) -> HeadSignature:  # fmt: skip
+    """The status of an offer's signature; `block_at` knows the peer's chain, `known` was signed when seen.
 
-    def there(signed: SignedHead) -> bool:
+    `shown` is when witnesses had seen a head.
+    """
+
+    def there(signed: SignedHead) -> bool | Timestamp:
         # a block that was taken without a signature may be the thief's
         at = known.sequence_number if known is not None else -1
-        return known is not None and signed.sequence_number <= at and block_at(at) == known.head
+        seen = known is not None and signed.sequence_number <= at and block_at(at) == known.head
+        return seen or shown(signed.head) or False
 
     if offer.unread is not None:
         return HeadSignature(
@@ -464,7 +470,15 @@ class Examination:
             seen = known = None
         self.forgets = self.force and (seen is None or theirs(seen.sequence_number) != seen.head)
         self._join_keys(dataset_id, dataset)
-        found = _judge(self.offer, self.keys, number, theirs, known)
+        about, trust = f"{name} at {where}", self.workspace.config.trust
+        self.witnessed = Witnessed(self.workspace, trust, self.wanted, self.warnings)
+        try:
+            note = self.peer.signed(SignedFile.CHECKPOINT)
+        except errors.TransferError as error:
+            note = None
+            self._not_taken("the checkpoint", [one_line(error.message, 800)])
+        shown = functools.partial(self.witnessed.shown, note, self.keys)
+        found = _judge(self.offer, self.keys, number, theirs, known, shown)
         if (offered := _claim(found.text, self.keys, theirs, read)) is not None:
             signed = offered.signed
             if signed.sequence_number > number or theirs(signed.sequence_number) != signed.head:
@@ -473,13 +487,6 @@ class Examination:
             self._prove(offered, dataset_id, _claims(self.keys, dataset, seen), now)
         refuse_unsigned(found, self.policy, name=name, where=where)
         self.signature = found
-        about, trust = f"{name} at {where}", self.workspace.config.trust
-        self.witnessed = Witnessed(self.workspace, trust, self.wanted, self.warnings)
-        try:
-            note = self.peer.signed(SignedFile.CHECKPOINT)
-        except errors.TransferError as error:
-            note = None
-            self._not_taken("the checkpoint", [one_line(error.message, 800)])
         with_proof = any("has the proof" in text for text in self._proofs)
         self.witnessed.examine(note, self.keys, dataset, number, theirs, about, where, now, proven=with_proof)
         self.witnessed.require(dataset_id, about, now, self.policy.max_age, force=self.force)

@@ -33,7 +33,7 @@ from odfchain.chain.checkpoints import (
     read_note,
 )
 from odfchain.chain.equivocation import EvidenceStore, NoteClaim
-from odfchain.chain.key_statements import KeyHistory, Scope, read_lines
+from odfchain.chain.key_statements import BEFORE, KeyHistory, Scope, read_lines
 from odfchain.chain.signed_heads import warn
 from odfchain.chain.statements import Problem, create_key_file, read_bounded, read_key_file
 from odfchain.chain.transparency_log import (
@@ -90,7 +90,7 @@ class NoteMemory:
         """That of a dataset; what is damaged was never seen."""
         with suppress(errors.SignatureError, errors.StoreError):
             data = read_bounded(self._path(dataset_id), ATTEST.note_bytes)
-            signers = self.keys(dataset_id).signers(Scope.CHECKPOINTS)
+            signers = self.keys(dataset_id).signers(Scope.CHECKPOINTS, BEFORE)
             return None if data is None else read_note(data, dataset_id, signers)
         return None
 
@@ -329,6 +329,15 @@ class Witnessed:
     note: Note | None = None
     """It is of the very head, and its root that of the chain."""
 
+    def shown(self, data: bytes | None, keys: KeyHistory, head: Multihash) -> Timestamp | None:
+        """When so many known witnesses as are wanted had seen a head, by a note; None: they had not."""
+        with suppress(errors.SignatureError):
+            note = read_note(data or b"", keys.dataset_id, keys.signers(Scope.CHECKPOINTS, BEFORE))
+            times = sorted(note.times(known_witnesses(self.trust, *self.wanted)).values())
+            most = max([1, *(each.quorum for each in self.wanted)])
+            return times[most - 1] if note.checkpoint.head == head and len(times) >= most else None
+        return None
+
     def examine(
         self, data: bytes | None, keys: KeyHistory, dataset: DatasetFiles | None, number: int,
         theirs: Callable[[int], Multihash | None], about: str, where: str, now: Timestamp,
@@ -341,8 +350,11 @@ class Witnessed:
         if data is None:
             return
         dataset_id, signers = keys.dataset_id, keys.signers(Scope.CHECKPOINTS)
+        may = (
+            keys.signers(Scope.CHECKPOINTS, self.shown(data, keys, head)) if (head := theirs(number)) else ()
+        )
         try:
-            note = read_note(data, dataset_id, signers)
+            note = read_note(data, dataset_id, may)
         except errors.SignatureError as error:
             self.warnings.append(f"{about}: {error.message}; this checkpoint is not kept")
             return

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from odfchain import Workspace
-from odfchain.chain.checkpoints import note_in, read_note
+from odfchain.chain.checkpoints import Checkpoint, note_in, read_note, sign_note
 from odfchain.chain.equivocation import evidence_of_keys, read_evidence
 from odfchain.chain.key_statements import (
     Delegate,
@@ -24,6 +24,7 @@ from odfchain.chain.key_statements import (
 from odfchain.chain.signed_heads import HeadSignature, HeadSigner, check_head
 from odfchain.chain.signed_lines import SnapshotKind
 from odfchain.chain.statements import Problem, StatementType, read_bounded, sign_statement
+from odfchain.chain.transparency_log import Frontier
 from odfchain.errors import SignatureError
 from odfchain.odf.identity import DatasetKey
 from odfchain.odf.times import Timestamp
@@ -55,7 +56,7 @@ from tests.kit.owned_keys import (
 from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.signed_heads import COMMON, REQUIRE, Reader, head_of, owned, publish
 from tests.kit.support import Run
-from tests.kit.witnesses import ask, witness
+from tests.kit.witnesses import ask, cosigned, witness
 
 
 def head_by(
@@ -399,12 +400,12 @@ def test_a_checkpoint_by_a_delegate_is_cosigned_where_it_may_make_one(tmp_path: 
             written = read_bounded(tmp_path / "share/d/refs/head.checkpoint", 1 << 16)
             names = laptop["d"].keys().signers(Scope.CHECKPOINTS)
             note = note_in(laptop["d"]._files.folder, owner["d"].id)
-            cosigned = note is not None and note.checkpoint.head == laptop["d"].head
-            assert (cosigned, cosigned and note.signer == key and len(note.lines) == 2) == (
+            written_here = note is not None and note.checkpoint.head == laptop["d"].head
+            assert (written_here, written_here and note.signer == key and len(note.lines) == 2) == (
                 each["written"],
             ) * 2
             assert each["says"] in str(outcome.problem)
-            if cosigned:
+            if written_here:
                 # a reader who does not know of the delegate has no use for it
                 assert read_note(written, owner["d"].id, names).data() == written == note.data()
                 with pytest.raises(SignatureError, match="not signed by the dataset's key"):
@@ -430,3 +431,30 @@ def test_case_34_manifests_by_a_delegate(tmp_path: Path) -> None:
         (line,) = published(files)
         assert line.signer == did(LAPTOP)
         assert published(files, owners=True) == [line] * each["counts"]
+
+
+def test_case_35_a_witness_had_seen_the_head_of_a_delegate_that_was_revoked_later(tmp_path: Path) -> None:
+    inputs, wanted = case(35)
+    chain, peer, keys = owned(COMMON), tmp_path / "peer", revoked(delegated())
+    said = replace(head_of(chain, time=day(1)), keys=delegated().newest)
+    publish(peer, chain, said.sign(LAPTOP, did(LAPTOP)).encode() + b"\n")
+    put(peer, keys)
+    log = Frontier()
+    for block in chain.hashes:
+        log = log.append(block)
+    plain = sign_note(Checkpoint.of(DATASET, log), LAPTOP)
+    for number, (given, each) in enumerate(zip(inputs, wanted, strict=True)):
+        note, witnesses = cosigned(plain, [SUCCESSOR], day(given["cosigned"]))
+        if not given["this head"]:
+            body = replace(plain.checkpoint, head=chain.hashes[0])
+            note, witnesses = cosigned(sign_note(body, LAPTOP), [SUCCESSOR], day(given["cosigned"]))
+        (peer / "refs/head.checkpoint").write_bytes(note.data())
+        reader = Reader(tmp_path / str(number))
+        policy = tmp_path / "policy.yaml"
+        policy.write_text(json.dumps({"keys": [str(key) for key in witnesses], "quorum": 0}))
+        workspace = Workspace.open(reader.root)
+        pulled = workspace.pull(peer.as_uri(), name="copy", witnesses=str(policy) if given["known"] else None)
+        found = workspace["copy"].signature()
+        kept = note_in(workspace["copy"]._files.folder, DATASET)
+        assert (str(found.status), kept is not None) == (each["status"], each["status"] == "signed"), given
+        assert each["says"] in "".join(pulled.outcome.warnings)
