@@ -457,4 +457,4 @@ def test_case_35_a_witness_had_seen_the_head_of_a_delegate_that_was_revoked_late
         found = workspace["copy"].signature()
         kept = note_in(workspace["copy"]._files.folder, DATASET)
         assert (str(found.status), kept is not None) == (each["status"], each["status"] == "signed"), given
-        assert each["says"] in "".join(pulled.outcome.warnings)
+        assert each["says"] in "".join(pulled.warnings)
