@@ -376,7 +376,7 @@ def delegate_command(
     dataset: str = cli.argument(cli.DATASET),
     to: str = cli.option("The did:key of who may sign.", "KEY", required=True),
     period: float = cli.option("How long it may.", "--for", "TIME", default=f"{ATTEST.delegate_days}d"),
-    scope: tuple[str, ...] = cli.option("What it may sign; default is all.", choices=[*Scope]),
+    scope: tuple[str, ...] = cli.option("What it may sign; default is all.", choices=[*map(str, Scope)]),
     key: Path | None = _KEY_FILE,
 ) -> None:
     """Let another key sign for the owner.
@@ -429,8 +429,11 @@ def _say_keys(name: str, key: Path | None, **said: Any) -> KeyHistory:
 
 @cli.command("list", key_command)
 def key_list_command(dataset: str = cli.argument(cli.DATASET), output: str = cli.formats()) -> None:
-    """List who may sign what, and until when."""
-    keys = open_workspace()[dataset].keys()
+    """List who may sign what, until when, and which known witnesses cosigned the head that it signed."""
+    found = open_workspace()[dataset]
+    keys, signed, seen = found.keys(), None, ""
+    with suppress(OdfchainError):  # a damaged head hides nothing of keys
+        signed, seen = found.signature().signer, ", ".join(found.cosigned())
     rows: list[dict[str, Any]] = [
         {"key": str(old), "may": "nothing", "until": str(end), "is": "superseded"}
         for old, end in keys.superseded
@@ -443,7 +446,8 @@ def key_list_command(dataset: str = cli.argument(cli.DATASET), output: str = cli
             rows.append(row | {"is": "in force"})
         except SignatureError as error:
             rows.append(row | {"is": error.problem})
-    screen.print_records(rows, ["key", "may", "until", "is"], output)
+    rows = [row | {"witnesses": (row["key"] == str(signed) and seen) or None} for row in rows]
+    screen.print_records(rows, ["key", "may", "until", "is", "witnesses"], output)
     for problem in keys.problems:
         screen.echo(f"warning: {problem}", err=True)
 

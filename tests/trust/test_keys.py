@@ -377,7 +377,7 @@ def test_a_revocation_spreads_though_the_head_is_there(place: str, tmp_path: Pat
             assert known[0].read_bytes() == known[1].read_bytes()
 
 
-def test_a_checkpoint_by_a_delegate_is_cosigned_where_it_may_make_one(tmp_path: Path) -> None:
+def test_a_checkpoint_by_a_delegate_is_cosigned_where_it_may_make_one(tmp_path: Path, run: Run) -> None:
     inputs, wanted = case(33)
     owner, laptop = Workspace.init(tmp_path / "owner"), Workspace.init(tmp_path / "laptop")
     make_dataset(owner._files, "d", 5)
@@ -414,6 +414,10 @@ def test_a_checkpoint_by_a_delegate_is_cosigned_where_it_may_make_one(tmp_path: 
                 path = tmp_path / "policy.yaml"
                 path.write_text(json.dumps({"keys": [str(running[1])], "quorum": 1}))
                 reader.pull(url, name="d", witnesses=str(path))
+                listed = run("-w", str(tmp_path / "laptop"), "key", "list", "d", "-o", "json").rows
+                assert {row["key"]: row["witnesses"] for row in listed} == {
+                    str(owner["d"].id): None, str(key): running[1].name,
+                }  # fmt: skip
             owner.pull(url, name="d", force=True)
 
 
@@ -458,3 +462,12 @@ def test_case_35_a_witness_had_seen_the_head_of_a_delegate_that_was_revoked_late
         kept = note_in(workspace["copy"]._files.folder, DATASET)
         assert (str(found.status), kept is not None) == (each["status"], each["status"] == "signed"), given
         assert each["says"] in "".join(pulled.warnings)
+
+
+def test_scopes_are_named_as_they_are_listed(tmp_path: Path, run: Run) -> None:
+    workspace = Workspace.init(tmp_path)
+    make_dataset(workspace._files, "d", 5)
+    at = ("-w", str(tmp_path), "key")
+    assert run(*at, "delegate", "d", "--to", str(did(LAPTOP)), "--scope", "snapshots").code == 0
+    (_, row) = run(*at, "list", "d", "-o", "json").rows
+    assert (row["key"], row["may"], row["is"]) == (str(did(LAPTOP)), "snapshots", "in force")
