@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import pytest
 
+from odfchain.api.workspace import Workspace
 from odfchain.errors import OdfchainError, StorageFullError
 from odfchain.odf import events as ev
 from odfchain.odf.times import Timestamp
@@ -29,8 +31,12 @@ from tests.kit.branch_cases import made_scene
 from tests.kit.faults import FailingFolder, failing
 from tests.kit.run_length import scaled
 from tests.kit.sharing import Sharing
+from tests.kit.support import ingest_rows, manifest
 from tests.kit.upkeep_scenes import OPERATIONS, everything, head_of, new_workspace, root
 from tests.kit.verified import verify_dataset
+
+if TYPE_CHECKING:
+    from odfchain.spark.session import SparkEngine
 
 Record = Callable[[str, object], None]
 Work = Callable[[Path], object]
@@ -149,7 +155,7 @@ def attempt(
         except OdfchainError as raised:
             assert faults.fired, raised
             assert "\n" not in str(raised), raised
-            if forever and error in FULL and scene.name in HERE:
+            if forever and error in FULL and scene.name in (*HERE, "ingest"):
                 assert isinstance(raised, StorageFullError), repr(raised)
     assert not faults.synced_again
     return faults
@@ -189,3 +195,23 @@ def fail_everywhere(scene: Scene, folder: Path, most: int, record: Record) -> No
 )
 def test_every_call_that_changes_a_file_fails(name: str, folder: Path, record_property: Record) -> None:
     fail_everywhere(scene_of(name, folder), folder, scaled(20, 60, 250), record_property)
+
+
+@pytest.mark.soak
+def test_every_call_of_an_ingest_that_changes_a_file_fails(
+    folder: Path, engine: SparkEngine, record_property: Record
+) -> None:
+    """Of the process that commands run in: Spark's own only reads."""
+
+    def ingest(folder: Path) -> None:
+        with Workspace.open(folder) as workspace:
+            workspace._engines.spark = engine
+            ingest_rows(workspace["cities"], "event_time,city,population", ["2020-01-01T00:00:00Z,A,1"])
+
+    template = folder / "template"
+    with Workspace.init(template) as workspace:
+        schema = '["event_time TIMESTAMP", "city STRING", "population BIGINT"]'
+        workspace.add(manifest(schema=schema))
+    ingest(shutil.copytree(template, folder / "warm"))  # the session starts before calls are counted
+    shutil.rmtree(folder / "warm")
+    fail_everywhere(Scene("ingest", template, ingest), folder, scaled(4, 4, 16), record_property)

@@ -87,7 +87,7 @@ def test_an_address_space_that_is_limited(
 ) -> None:
     """What fails says that there is no memory, if it gets that far; its datasets are whole."""
     codes = Counter[int]()
-    for mib in LIMITS[:: scaled(6, 1, 1)]:
+    for mib in LIMITS[:: scaled(9, 1, 1)]:
         set_limit = functools.partial(resource.setrlimit, resource.RLIMIT_AS, (mib << 20,) * 2)
         folder, done = run(command, tmp_path / str(mib), template, preexec_fn=set_limit)
         codes[done.returncode] += 1
