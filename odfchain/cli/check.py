@@ -429,7 +429,10 @@ def _say_keys(name: str, key: Path | None, **said: Any) -> KeyHistory:
 
 @cli.command("list", key_command)
 def key_list_command(dataset: str = cli.argument(cli.DATASET), output: str = cli.formats()) -> None:
-    """List who may sign what, until when, and which known witnesses cosigned the head that it signed."""
+    """List who may sign what, and until when.
+
+    Known witnesses are those that cosigned the head that a key has signed.
+    """
     found = open_workspace()[dataset]
     keys, signed, seen = found.keys(), None, ""
     with suppress(OdfchainError):  # a damaged head hides nothing of keys
@@ -499,7 +502,9 @@ def evidence_command(
     ),
     output: str = cli.formats(),
 ) -> None:
-    """List proofs that an owner signed two histories, or two keys statements of one number.
+    """List proofs that an owner signed two histories.
+
+    Two keys statements of one number are a proof, too.
 
     A pull compares signed heads with those that were seen before. Two different blocks with one sequence
     number, both under heads that the dataset's key signed, are kept as a proof. That holds for pulls that are
