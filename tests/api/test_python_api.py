@@ -20,6 +20,7 @@ import pytest
 import odfchain as odf
 from odfchain.api.settings import Configuration
 from odfchain.chain.checkpoints import NoteKey
+from odfchain.chain.key_statements import Delegate
 from odfchain.chain.statements import create_key_file
 from odfchain.odf.identity import DatasetKey
 from odfchain.odf.manifests import read_snapshots
@@ -381,6 +382,17 @@ def known_witnesses(scene: Scene) -> None:
     (known,) = scene.ws.witnesses()
     assert (str(known.key), known.url, known.wanted) == (key, "http://127.0.0.1:9/", True)
     Configuration(scene.ws.path).unset(f"trust.ask.{key}")  # nobody is there
+
+
+@case("Dataset.keys", "Dataset.say_keys", "Dataset.new_key", "Dataset.cosigned")
+def keys_that_sign(scene: Scene) -> None:
+    with scene.elsewhere("keys") as other:
+        (owned,) = other.add(manifest(name="owned"))
+        assert (owned.keys().lines, owned.cosigned()) == ((), {})
+        delegate = Delegate.of(DatasetKey.generate().dataset_id, odf.Timestamp.now(), 60.0)
+        assert owned.say_keys(delegates=[delegate]).newest == owned.keys().newest
+        with pytest.raises(odf.errors.StoreError, match="a key is there already"):
+            owned.new_key()
 
 
 @case("Workspace.tokens")

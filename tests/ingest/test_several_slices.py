@@ -316,7 +316,7 @@ def test_a_commit_by_executors_asks_no_more_of_the_store(
     asked_for("A")
     asked = asked_for("B")
     assert len([each for each in asked if "/staging/" in each]) == 2, "put, and read by a worker"
-    assert len(asked) == 7 + 4, "its folder is listed and removed; the rest as everywhere"
+    assert len(asked) == 8 + 4, "its folder is listed and removed; the rest as everywhere"
     monkeypatch.setattr(executor_files, "CARRIED_BYTES", path.stat().st_size)
-    assert len(asked_for("C")) == 7, "as everywhere"
+    assert len(asked_for("C")) == 8, "as everywhere"
     assert wide["cities"].scan(["city"]).to_arrow()["city"].to_pylist() == ["A", "B", "C"]
