@@ -34,90 +34,70 @@ def _node(left: bytes, right: bytes) -> bytes:
     return hashlib.sha256(b"\1" + left + right).digest()
 
 
-def _levels(hashes: list[bytes]) -> Iterable[list[bytes]]:
-    while len(hashes) > 1:
-        yield hashes
-        paired = [_node(hashes[at], hashes[at + 1]) for at in range(0, len(hashes) - 1, 2)]
-        hashes = paired + hashes[len(hashes) & ~1 :]  # the last one of an odd level rises as it is
-    yield hashes
-
-
 def tree_root(blocks: Iterable[Multihash]) -> bytes:
     """The root of a log of these blocks."""
     return _root([leaf_hash(block) for block in blocks])
 
 
 def _root(hashes: list[bytes]) -> bytes:
-    *_, top = _levels(hashes)
-    return top[0] if top else hashlib.sha256().digest()
+    while len(hashes) > 1:
+        paired = [_node(hashes[at], hashes[at + 1]) for at in range(0, len(hashes) - 1, 2)]
+        hashes = paired + hashes[len(hashes) & ~1 :]  # the last one of an odd level rises as it is
+    return hashes[0] if hashes else hashlib.sha256().digest()
+
+
+def _beside(size: int, upto: int, *, leaf: bool = False) -> tuple[list[slice], int]:
+    """The trees beside the way to the largest one that ends at `upto`, the lowest first; where it starts.
+
+    With `leaf` it is the way to the last leaf of these.
+    """
+    trees, start, end = list[slice](), 0, size
+    while end != upto or (leaf and end - start > 1):
+        middle = start + (1 << (end - start - 1).bit_length() - 1)
+        if upto <= middle:
+            trees.append(slice(middle, end))
+            end = middle
+        else:
+            trees.append(slice(start, middle))
+            start = middle
+    return trees[::-1], start
 
 
 def inclusion_proof(blocks: Sequence[Multihash], index: int) -> list[bytes]:
     """The proof that a block is in the log of all."""
-    proof = []
-    for level in _levels([leaf_hash(block) for block in blocks]):
-        if (index ^ 1) < len(level) > 1:
-            proof.append(level[index ^ 1])
-        index >>= 1
-    return proof
+    hashes = [leaf_hash(block) for block in blocks]
+    return [_root(hashes[tree]) for tree in _beside(len(hashes), index + 1, leaf=True)[0]]
 
 
 def consistency_proof(blocks: Sequence[Multihash], old: int) -> list[bytes]:
     """The proof that the log of all continues that of the first `old`."""
-    hashes = [leaf_hash(block) for block in blocks]
-    if not 0 < old < len(hashes):
+    if not 0 < old < len(blocks):
         return []
-    proof, start, end, whole = list[bytes](), 0, len(hashes), True
-    while old != end:
-        middle = start + (1 << (end - start - 1).bit_length() - 1)
-        if old <= middle:
-            proof.append(_root(hashes[middle:end]))
-            end = middle
-        else:
-            proof.append(_root(hashes[start:middle]))
-            start, whole = middle, False
-    return ([] if whole else [_root(hashes[start:end])]) + proof[::-1]
+    hashes = [leaf_hash(block) for block in blocks]
+    trees, start = _beside(len(hashes), old)
+    return [_root(hashes[tree]) for tree in ([slice(start, old)] if start else []) + trees]
 
 
 def verify_inclusion(block: Multihash, index: int, size: int, proof: Sequence[bytes], root: bytes) -> None:
     """The block is leaf `index` of a log with this size and root, or `SignatureError`."""
-    if 0 <= index < size and len(proof) <= MOST_HASHES:
-        found, last, rest = leaf_hash(block), size - 1, list(proof)
-        while last and rest:
-            if index & 1 or index == last:
-                while not index & 1:  # the last one of an odd level has risen
-                    index, last = index >> 1, last >> 1
-                found = _node(rest.pop(0), found)
-            else:
-                found = _node(found, rest.pop(0))
-            index, last = index >> 1, last >> 1
-        if not (last or rest) and found == root:
-            return
-    raise SignatureError("not-verified", "the proof does not show that the block is in the log")
+    trees = _beside(size, index + 1, leaf=True)[0] if 0 <= index < size else []
+    found = leaf_hash(block)
+    for tree, other in zip(trees, proof, strict=False):
+        found = _node(found, other) if tree.start > index else _node(other, found)
+    if not 0 <= index < size or len(trees) != len(proof) or found != root:
+        raise SignatureError("not-verified", "the proof does not show that the block is in the log")
 
 
 def verify_consistency(old: int, old_root: bytes, size: int, root: bytes, proof: Sequence[bytes]) -> None:
     """A log with this size and root continues another one, or `SignatureError`."""
-    if old in (0, size):
-        if not proof and (old_root == root if old else old_root == _root([])):
-            return
-    elif old < size and 0 < len(proof) <= MOST_HASHES:
-        rest, at, last = list(proof), old - 1, size - 1
-        while at & 1:
-            at, last = at >> 1, last >> 1
-        one = other = rest.pop(0) if at else old_root
-        while last and rest:
-            if at & 1 or at == last:
-                while not at & 1:
-                    at, last = at >> 1, last >> 1
-                left = rest.pop(0)
-                one, other = _node(left, one), _node(left, other)
-            else:
-                other = _node(other, rest.pop(0))
-            at, last = at >> 1, last >> 1
-        if not (last or rest) and (one, other) == (old_root, root):
-            return
-    raise SignatureError("not-verified", "the proof does not show that one log continues the other")
+    trees, start = _beside(size, old) if 0 < old < size else ([], 0)
+    one = other = proof[0] if start and proof else old_root
+    for tree, beside in zip(trees, proof[start > 0 :], strict=False):
+        one = one if tree.start >= old else _node(beside, one)
+        other = _node(other, beside) if tree.start >= old else _node(beside, other)
+    known = (one, other) == (old_root, root) if old else old_root == _root([])
+    if not 0 <= old <= size or len(proof) != len(trees) + (start > 0) or not known:
+        raise SignatureError("not-verified", "the proof does not show that one log continues the other")
 
 
 _HEADER = struct.Struct(">Q32s")
@@ -172,21 +152,16 @@ def kept_log(folder: Path) -> Frontier:
 
 def log_of(folder: Path, chain: MetadataChain, head: Multihash) -> Frontier:
     """The log of a dataset's chain up to a block; what is kept of it in `info/` saves the walk."""
-    known = kept_log(folder)
-    if known.head == head:
-        return known
-    number, newer = chain.get(head).sequence_number, HashList()
-    known = known if known.size <= number else Frontier()  # one as long, of another head, is another log
-    if known.size:
-        for name, header, _ in chain.walk_files(head):
-            if header.sequence_number < known.size:
-                known = known if name == known.head else Frontier()
-                break
-            newer.append(name)
-    if not known.size or known.size + len(newer) != number + 1:
+    known, newer, last = kept_log(folder), HashList(), None
+    for last, header, _ in chain.walk_files(head) if known.size else ():
+        if header.sequence_number < known.size:
+            break
+        newer.append(last)
+    if last is None or last != known.head:  # there is none, or it is of another chain
         known, newer = Frontier(), HashList(reversed(chain.hashes(head)))
     for name in reversed(newer):
         known = known.append(name)
-    with contextlib.suppress(StoreError):
-        LocalScratch(folder / FRONTIER_KEY).write(0, known.encode())
+    if newer:
+        with contextlib.suppress(StoreError):
+            LocalScratch(folder / FRONTIER_KEY).write(0, known.encode())
     return known
