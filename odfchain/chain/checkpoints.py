@@ -21,7 +21,7 @@ import binascii
 import hashlib
 import re
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -327,33 +327,22 @@ class WitnessPolicy:
 
     def check(self, note: Note | None, now: Timestamp, longest: int | None = None) -> None:
         """The policy is met, or `SignatureError` names who is missing; `longest` is one more age [s]."""
-        times = note.times(self.witnesses) if note is not None else {}
-        ages = [self.max_age.milliseconds // 1_000] if self.max_age is not None else []
-        most = min([*ages, *([longest] if longest is not None else [])], default=None)
-        missing = self.missing(times, now, most)
-        if len(self.witnesses) - len(missing) >= self.quorum:
+        ages = (self.max_age.milliseconds // 1_000 if self.max_age is not None else None, longest)
+        most = min((age for age in ages if age is not None), default=None)
+        times, missing = note.times(self.witnesses) if note is not None else {}, list[str]()
+        for key in self.witnesses:
+            age = (now.epoch_ns - times[key].epoch_ns) // _NS if key in times else None
+            if age is None:
+                missing.append(f"{key.name} has not")
+            elif age < -ATTEST.clock_seconds:
+                missing.append(f"{key.name} gives a time in the future, {times[key]}")
+            elif most is not None and age > most:
+                missing.append(f"{key.name} did {length(age)} ago (at most {length(most)} are accepted)")
+        if (count := len(self.witnesses) - len(missing)) >= self.quorum:
             return
-        counted = f"{len(self.witnesses) - len(missing)} of the {self.quorum} witnesses that are wanted"
-        why = "; ".join(f"{key.name} {reason}" for key, reason in missing.items())
-        why = "it has no checkpoint" if note is None else why
-        aged = self.quorum <= len(times)
+        why = "it has no checkpoint" if note is None else "; ".join(missing) or "no other is known"
         raise SignatureError(
-            Problem.TOO_OLD if aged else Problem.UNWITNESSED,
-            f"{counted} have cosigned this head: {why or 'no other is known'}",
+            Problem.TOO_OLD if self.quorum <= len(times) else Problem.UNWITNESSED,
+            f"{count} of the {self.quorum} witnesses that are wanted have cosigned this head: {why}",
             hint="ask the owner to have it cosigned (`odfchain sign`), or try another peer",
         )
-
-    def missing(
-        self, times: Mapping[NoteKey, Timestamp], now: Timestamp, most: int | None = None
-    ) -> dict[NoteKey, str]:
-        """The witnesses whose word does not count, and why; `most` is the longest age [s]."""
-        found = {}
-        for key in self.witnesses:
-            age = None if key not in times else (now.epoch_ns - times[key].epoch_ns) // _NS
-            if age is None:
-                found[key] = "has not"
-            elif age < -ATTEST.clock_seconds:
-                found[key] = f"gives a time in the future, {times[key]}"
-            elif most is not None and age > most:
-                found[key] = f"did {length(age)} ago (at most {length(most)} are accepted)"
-        return found

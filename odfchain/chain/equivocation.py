@@ -63,15 +63,6 @@ class SignedBranch:
     """The keys statements by which its signer is the owner's delegate."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Proof:
-    format: str = FORMAT
-    dataset: DatasetId
-    sequence_number: int
-    blocks: tuple[Multihash, ...]
-    heads: Annotated[tuple[SignedBranch, ...], Rule("two heads", lambda heads: len(heads) == 2)]
-
-
 @dataclass(frozen=True, slots=True)
 class ProvenNote:
     """A checkpoint, and the proof that its log has a block."""
@@ -82,22 +73,18 @@ class ProvenNote:
     """As those of a branch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NoteProof:
-    format: str = _OF_NOTES
-    dataset: DatasetId
-    sequence_number: int
-    blocks: Annotated[tuple[Multihash, ...], Rule("two blocks", lambda blocks: len(blocks) == 2)]
-    notes: Annotated[tuple[ProvenNote, ...], Rule("two notes", lambda notes: len(notes) == 2)]
+_BOTH = Rule("two of them", lambda items: len(items) == 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _KeysProof:
-    format: str = _OF_KEYS
+class _Proof:
+    format: str
     dataset: DatasetId
     sequence_number: int
-    blocks: tuple[Multihash, ...]
-    statements: Annotated[tuple[str, ...], Rule("signed texts", lambda texts: all(map(str.isascii, texts)))]
+    blocks: Annotated[tuple[Multihash, ...], _BOTH]
+    heads: Annotated[tuple[SignedBranch, ...], _BOTH] | None = None
+    notes: Annotated[tuple[ProvenNote, ...], _BOTH] | None = None
+    statements: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,27 +112,14 @@ class Evidence:
 
     def to_bytes(self) -> bytes:
         """The file of this proof."""
-        if self.notes:
-            of_notes = _NoteProof(
-                dataset=self.dataset_id,
-                sequence_number=self.sequence_number,
-                blocks=self.hashes,
-                notes=self.notes,
-            )
-            return canonical_json(to_tree(of_notes)) + b"\n"
-        if self.statements:
-            of_keys = _KeysProof(
-                dataset=self.dataset_id,
-                sequence_number=self.sequence_number,
-                blocks=self.hashes,
-                statements=self.statements,
-            )
-            return canonical_json(to_tree(of_keys)) + b"\n"
         proof = _Proof(
+            format=_OF_NOTES if self.notes else _OF_KEYS if self.statements else FORMAT,
             dataset=self.dataset_id,
             sequence_number=self.sequence_number,
             blocks=self.hashes,
-            heads=self.branches,
+            heads=self.branches or None,
+            notes=self.notes or None,
+            statements=self.statements or None,
         )
         return canonical_json(to_tree(proof)) + b"\n"
 
@@ -249,20 +223,17 @@ class NoteClaim:
 
 def _read(data: bytes) -> Evidence:
     try:
-        if f'"format":"{_OF_KEYS}"'.encode() in data[:1_000]:
-            of_keys = read_json(_KeysProof, data, ATTEST.evidence_bytes)
-            lines = [read_line(text.encode()) for text in of_keys.statements]
-            if (proof := evidence_of_keys(KeyHistory.of(of_keys.dataset, lines))) is None:
-                raise _refused("its keys statements are of one line")
-            return proof
-        if f'"format":"{_OF_NOTES}"'.encode() in data[:1_000]:
-            of_notes = read_json(_NoteProof, data, ATTEST.evidence_bytes)
-            (first, second), (_, there) = of_notes.notes, of_notes.blocks
-            return _evidence_of_notes(first, second, there)
-        one, other = read_json(_Proof, data, ATTEST.evidence_bytes).heads
+        proof = read_json(_Proof, data, ATTEST.evidence_bytes)
     except ManifestError as error:
         raise _refused(f"it is not of the format {FORMAT}: {one_line(str(error))}") from None
-    return evidence_of(one, other)
+    if proof.heads:
+        return evidence_of(*proof.heads)
+    if proof.notes:
+        return _evidence_of_notes(*proof.notes, proof.blocks[1])
+    lines = [read_line(text.encode()) for text in proof.statements or ()]
+    if (found := evidence_of_keys(KeyHistory.of(proof.dataset, lines))) is None:
+        raise _refused(f"it is not of the format {FORMAT}, or its keys statements are of one line")
+    return found
 
 
 def _statement(branch: SignedBranch) -> SignedHead:
