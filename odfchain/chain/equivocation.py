@@ -229,7 +229,8 @@ def _read(data: bytes) -> Evidence:
     if proof.heads:
         return evidence_of(*proof.heads)
     if proof.notes:
-        return _evidence_of_notes(*proof.notes, proof.blocks[1])
+        one, other = proof.notes
+        return _evidence_of_notes(one, other, proof.blocks[1])
     lines = [read_line(text.encode()) for text in proof.statements or ()]
     if (found := evidence_of_keys(KeyHistory.of(proof.dataset, lines))) is None:
         raise _refused(f"it is not of the format {FORMAT}, or its keys statements are of one line")

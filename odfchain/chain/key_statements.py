@@ -22,7 +22,7 @@ from odfchain.chain import statements
 from odfchain.chain.statements import Did, Hash, Problem, Signed, StatementType, malformed
 from odfchain.errors import SignatureError, UsageError
 from odfchain.limits import ATTEST
-from odfchain.odf.identity import DatasetId, DatasetKey, DidKey, Multihash
+from odfchain.odf.identity import DatasetId, DatasetKey, DidKey, Multihash, encode_base16
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import Rule
@@ -335,6 +335,11 @@ def key_history(folder: Path, dataset_id: DatasetId) -> KeyHistory:
     return KeyHistory.of(dataset_id, read_lines(keys_content(folder))[0])
 
 
+def seen_keys(root: Path, dataset_id: DatasetId) -> Path:
+    """Where a workspace has the statements that it has met, also of datasets that are not here."""
+    return root / "seen" / f"{encode_base16(dataset_id.to_bytes())}.keys"
+
+
 def keys_content(folder: Path) -> bytes | None:
     """The file, None where there is none: then the identity key alone signs."""
     return statements.read_bounded(folder / SignedFile.KEYS.value, ATTEST.keys_bytes)
@@ -349,9 +354,11 @@ def join_keys(
     return KeyHistory.of(dataset_id, [*own, *read_lines(there)[0]], seen)
 
 
-def keep_keys(path: Path, lock: Path, history: KeyHistory) -> None:
-    """Durably add a history to a file, unless it awaits a decision."""
-    if history.pending is None and history.reached:
+def keep_keys(root: Path, folder: Path, history: KeyHistory) -> None:
+    """Durably add a history to a dataset's file and to what was met, unless it awaits a decision."""
+    files = {folder / SignedFile.KEYS.value: folder / "info" / "lock"}
+    files |= {(seen := seen_keys(root, history.dataset_id)): seen.with_name(".lock")}
+    for path, lock in files.items() if history.pending is None and history.reached else ():
         fsio.make_folder(path.parent)
         # another command may have added some meanwhile
         with fsio.locked(lock):

@@ -75,7 +75,7 @@ def consistency_proof(blocks: Sequence[Multihash], old: int) -> list[bytes]:
         return []
     hashes = [leaf_hash(block) for block in blocks]
     trees, start = _beside(len(hashes), old)
-    return [_root(hashes[tree]) for tree in ([slice(start, old)] if start else []) + trees]
+    return [_root(hashes[tree]) for tree in ([slice(start, old), *trees] if start else trees)]
 
 
 def verify_inclusion(block: Multihash, index: int, size: int, proof: Sequence[bytes], root: bytes) -> None:

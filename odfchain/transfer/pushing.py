@@ -277,7 +277,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
         snapshots, unsent = self.described or send_objects(
             self.dataset, self.peer, parallel=self.options.at_once
         )
-        cosigned = self.cosigned()
+        cosigned = self.witnesses.cosign(self.dataset) if self.witnesses is not None else Cosigned()
         signature, problem = push_statements(self.dataset, self.peer, plan.new_head, self.trusted)
         return PushOutcome(
             plan=plan,
@@ -287,11 +287,6 @@ class _Push(Sync[PushPlan, PushOutcome]):
             snapshots=snapshots,
             conflict=cosigned.conflict,
         )
-
-    def cosigned(self) -> Cosigned:
-        """The answers of the witnesses that are asked for a head; once it has moved, never before."""
-        asks = self.witnesses is not None and self.dataset.ref == HEAD
-        return self.witnesses.cosign(self.dataset) if asks and self.witnesses is not None else Cosigned()
 
 
 class _PushToNode(_Push):
@@ -328,12 +323,10 @@ class _PushToNode(_Push):
         )
 
     def finish(self, plan: PushPlan) -> PushOutcome:
-        cosigned = self.cosigned()
+        cosigned = self.witnesses.cosign(self.dataset) if self.witnesses is not None else Cosigned()
         status = push_to_node(self.dataset, self.peer, plan.new_head, moved=not plan.up_to_date)
-        problem = "; ".join(cosigned.warnings) or None
-        return PushOutcome(
-            plan=plan, caveat=None, signature=status, problem=problem, conflict=cosigned.conflict
-        )
+        problem, conflict = "; ".join(cosigned.warnings) or None, cosigned.conflict
+        return PushOutcome(plan=plan, caveat=None, signature=status, problem=problem, conflict=conflict)
 
 
 # A push as a user asks for it.

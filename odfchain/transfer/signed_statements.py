@@ -18,13 +18,7 @@ from typing import Any
 from odfchain import errors
 from odfchain.chain.checkpoints import WitnessPolicy, note_in, read_note
 from odfchain.chain.equivocation import Claim, EvidenceStore, evidence_of_keys
-from odfchain.chain.key_statements import (
-    KeyHistory,
-    Scope,
-    join_keys,
-    keep_keys,
-    keys_content,
-)
+from odfchain.chain.key_statements import KeyHistory, Scope, join_keys, keep_keys, keys_content, seen_keys
 from odfchain.chain.signed_heads import (
     HEAD_SIGNATURE_KEY,
     BlockAt,
@@ -505,7 +499,7 @@ class Examination:
 
     def _join_keys(self, dataset_id: DatasetId, dataset: DatasetFiles | None) -> None:
         """The keys statements that were seen before, and those of the peer."""
-        seen = read_bounded(self._keys_seen(dataset_id), ATTEST.keys_bytes) or b""
+        seen = read_bounded(seen_keys(self.workspace.root, dataset_id), ATTEST.keys_bytes) or b""
         here = seen + ((dataset is not None and keys_content(dataset.folder)) or b"")
         try:
             there = self.peer.signed(SignedFile.KEYS)
@@ -517,9 +511,6 @@ class Examination:
         if (proof := evidence_of_keys(self.keys)) is not None:
             store = EvidenceStore(self.workspace.root / "evidence")
             store.keep(proof, self.peer.where, self.policy.now())
-
-    def _keys_seen(self, dataset_id: DatasetId) -> Path:
-        return self.workspace.root / "seen" / f"{encode_base16(dataset_id.to_bytes())}.keys"
 
     def _prove(self, offered: Claim, dataset_id: DatasetId, claims: Sequence[Claim], now: Timestamp) -> None:
         """Keep the proofs that what is offered conflicts with what was signed before."""
@@ -572,9 +563,7 @@ class Examination:
 
     def keep(self, dataset: DatasetFiles) -> None:
         """Store the signature of the head that has moved, and the attestations of this chain."""
-        seen = self._keys_seen(dataset.id)
-        keep_keys(seen, seen.with_name(".lock"), self.keys)
-        keep_keys(dataset.folder / SignedFile.KEYS.value, dataset.folder / "info" / "lock", self.keys)
+        keep_keys(self.workspace.root, dataset.folder, self.keys)
         _keep_signature(dataset, self.offer.head, self.signature, self.policy.now())
         self.witnessed.keep(dataset, self.offer.head, lower=self.forgets)
         if self._received:

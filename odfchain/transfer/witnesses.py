@@ -33,7 +33,7 @@ from odfchain.chain.checkpoints import (
     read_note,
 )
 from odfchain.chain.equivocation import EvidenceStore, NoteClaim
-from odfchain.chain.key_statements import BEFORE, KeyHistory, Scope, read_lines
+from odfchain.chain.key_statements import BEFORE, KeyHistory, Scope, read_lines, seen_keys
 from odfchain.chain.signed_heads import warn
 from odfchain.chain.statements import Problem, create_key_file, read_bounded, read_key_file
 from odfchain.chain.transparency_log import (
@@ -83,7 +83,7 @@ class NoteMemory:
         """The keys statements of a dataset that were met."""
         data = None
         with suppress(errors.StoreError):
-            data = read_bounded(self._path(dataset_id).with_suffix(".keys"), ATTEST.keys_bytes)
+            data = read_bounded(seen_keys(self.folder.parent, dataset_id), ATTEST.keys_bytes)
         return KeyHistory.of(dataset_id, read_lines(data)[0])
 
     def get(self, dataset_id: DatasetId) -> Note | None:
@@ -231,27 +231,23 @@ class Witnesses:
         since, why = self._silent.get(url, (0.0, ""))
         if why and monotonic() - since < _PAUSE_SECONDS:
             raise errors.TransferError(why)
-        asked = list[int]()
-        while len(asked) < 3:
-            asked.append(old)
-            proof = "".join(f"{base64.b64encode(each).decode()}\n" for each in prove(old))
-            status, answer = self._post(url, f"old {old}\n{proof}\n".encode() + plain)
+        asked, at = set[int](), old
+        while not asked or (at <= size and at not in asked and len(asked) < 3):
+            asked.add(at)  # it may have cosigned another head than is remembered here
+            proof = "".join(f"{base64.b64encode(each).decode()}\n" for each in prove(at))
+            status, answer = self._post(url, f"old {at}\n{proof}\n".encode() + plain)
             if status == 200:
                 return _cosignature(key, one, answer)
-            known = _SIZE.fullmatch(answer) if status == 409 else None
-            if known is not None and int(known[1]) <= size and int(known[1]) not in asked:
-                old = int(known[1])  # it has cosigned another head than is remembered here
-                continue
-            if status == 422 or known is not None:
-                at = old if known is None else int(known[1])
-                what = "a later head" if at > size else "another history"
-                raise errors.SignatureError(
-                    OTHER_HISTORY,
-                    f"witness {key.name} has cosigned {what} (of {at:,} blocks); the head here is block "
-                    f"{one.sequence_number} {one.head}",
-                    hint="if you did not set the head back, another machine with your key has gone on",
-                )
-            break
+            if (known := _SIZE.fullmatch(answer) if status == 409 else None) is not None:
+                at = int(known[1])
+        if status == 422 or (known is not None and (at > size or at in asked)):
+            what = "a later head" if at > size else "another history"
+            raise errors.SignatureError(
+                OTHER_HISTORY,
+                f"witness {key.name} has cosigned {what} (of {at:,} blocks); the head here is block "
+                f"{one.sequence_number} {one.head}",
+                hint="if you did not set the head back, another machine with your key has gone on",
+            )
         what = {403: "it does not know the key", 404: "it does not know the dataset"}.get(status, "")
         raise errors.TransferError(f"it answers with HTTP status {status}{what and f': {what}'}")
 

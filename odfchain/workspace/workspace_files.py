@@ -43,7 +43,6 @@ from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
-from odfchain.storage.public_layout import SignedFile
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 from odfchain.workspace.shared_store import ONLY_HERE, STORE_FILE, SharedStore
@@ -602,14 +601,12 @@ class WorkspaceFiles:
         """Durably add a keys statement by a key, or the one here; the head is signed anew, and names it."""
         from odfchain.workspace.points import lock_path
 
-        key, path = key or self.key(dataset.id), dataset.folder / SignedFile.KEYS.value
+        key = key or self.key(dataset.id)
         with fsio.locked(lock_path(dataset)):
             said = dataset.keys_history().with_statement(
                 key, Timestamp.now(), tuple(delegates), tuple(revoked), successor
             )
-            keep_keys(path, dataset.folder / "info" / "lock", said)
-            seen = self.root / "seen" / f"{encode_base16(dataset.id.to_bytes())}.keys"
-            keep_keys(seen, seen.with_name(".lock"), said)
+            keep_keys(self.root, dataset.folder, said)
         self.sign_head(dataset, key)
         return said
 
