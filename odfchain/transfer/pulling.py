@@ -663,14 +663,12 @@ def _pull(
 ) -> Pulled:
     workspace, given = sharing.workspace, options.signature
     policy = given or NO_POLICY
+    here = workspace.present(alias)
     if given is None or given.required:
-        here = workspace.present(alias)
         own = policy_of(here) if here is not None else NO_POLICY
         policy = policy.and_also(own).and_also(sharing.repositories.policy(url))
-    here = workspace.present(alias)
-    remembered = read_config(here).witnesses if here is not None and not options.witnesses else None
-    wanted = (workspace.config.trust.witnesses, *options.witnesses)
-    wanted += () if remembered is None else (remembered,)
+    before = read_config(here).witnesses if here is not None and not options.witnesses else None
+    wanted = (workspace.config.trust.witnesses, *options.witnesses, *((before,) if before else ()))
     with closing(open_peer(url, sharing.peer_options(token, options.parallel))) as peer:
         outcome = pull_dataset(workspace, peer, alias, replace(options, signature=policy, witnesses=wanted))
     dataset = workspace.dataset(alias)

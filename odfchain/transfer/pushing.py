@@ -32,7 +32,7 @@ from odfchain.transfer.signed_statements import Seen, SeenHeads, push_statements
 from odfchain.transfer.slice_files import DataObject, absent, objects_of, store_of
 from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.transfer.sync import PeerLinks, Sync, in_parallel, not_ahead, refuse_another, with_answers
-from odfchain.transfer.witnesses import Cosigned, Witnesses
+from odfchain.transfer.witnesses import Witnesses
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.options import PushOptions
 from odfchain.workspace.private_notes import PUSHED, Reminder, keep
@@ -277,15 +277,15 @@ class _Push(Sync[PushPlan, PushOutcome]):
         snapshots, unsent = self.described or send_objects(
             self.dataset, self.peer, parallel=self.options.at_once
         )
-        cosigned = self.witnesses.cosign(self.dataset) if self.witnesses is not None else Cosigned()
+        warnings, conflict = self.witnesses.cosign(self.dataset) if self.witnesses is not None else ([], None)
         signature, problem = push_statements(self.dataset, self.peer, plan.new_head, self.trusted)
         return PushOutcome(
             plan=plan,
             caveat=None if plan.up_to_date else self.peer.transport.caveat,
             signature=signature,
-            problem="; ".join(filter(None, (problem, *unsent, *cosigned.warnings))) or None,
+            problem="; ".join(filter(None, (problem, *unsent, *warnings))) or None,
             snapshots=snapshots,
-            conflict=cosigned.conflict,
+            conflict=conflict,
         )
 
 
@@ -323,9 +323,9 @@ class _PushToNode(_Push):
         )
 
     def finish(self, plan: PushPlan) -> PushOutcome:
-        cosigned = self.witnesses.cosign(self.dataset) if self.witnesses is not None else Cosigned()
+        warnings, conflict = self.witnesses.cosign(self.dataset) if self.witnesses is not None else ([], None)
         status = push_to_node(self.dataset, self.peer, plan.new_head, moved=not plan.up_to_date)
-        problem, conflict = "; ".join(cosigned.warnings) or None, cosigned.conflict
+        problem = "; ".join(warnings) or None
         return PushOutcome(plan=plan, caveat=None, signature=status, problem=problem, conflict=conflict)
 
 

@@ -466,11 +466,7 @@ class Examination:
         self._join_keys(dataset_id, dataset)
         about, trust = f"{name} at {where}", self.workspace.config.trust
         self.witnessed = Witnessed(self.workspace, trust, self.wanted, self.warnings)
-        try:
-            note = self.peer.signed(SignedFile.CHECKPOINT)
-        except errors.TransferError as error:
-            note = None
-            self._not_taken("the checkpoint", [one_line(error.message, 800)])
+        note = self._signed(SignedFile.CHECKPOINT, "the checkpoint")
         shown = functools.partial(self.witnessed.shown, note, self.keys)
         found = _judge(self.offer, self.keys, number, theirs, known, shown)
         if (offered := _claim(found.text, self.keys, theirs, read)) is not None:
@@ -488,24 +484,22 @@ class Examination:
         if dataset is not None and self.workspace.has_key(dataset_id):
             self._to_the_owner(dataset, theirs, about)
         for key, many in ((AUDITS.key, AUDITS.many), (SNAPSHOTS.key, SNAPSHOTS.many)):
-            try:
-                received = self.peer.signed(SignedFile(key))
-            except errors.TransferError as error:
-                self._not_taken(many, [one_line(error.message, 800)])
-                continue
-            if received is not None:
+            if (received := self._signed(SignedFile(key), many)) is not None:
                 self._received[key] = received
         return None if self.force else seen
+
+    def _signed(self, file: SignedFile, what: str) -> bytes | None:
+        try:
+            return self.peer.signed(file)
+        except errors.TransferError as error:
+            self._not_taken(what, [one_line(error.message, 800)])
+        return None
 
     def _join_keys(self, dataset_id: DatasetId, dataset: DatasetFiles | None) -> None:
         """The keys statements that were seen before, and those of the peer."""
         seen = read_bounded(seen_keys(self.workspace.root, dataset_id), ATTEST.keys_bytes) or b""
         here = seen + ((dataset is not None and keys_content(dataset.folder)) or b"")
-        try:
-            there = self.peer.signed(SignedFile.KEYS)
-        except errors.TransferError as error:
-            there = None
-            self._not_taken("keys statements", [one_line(error.message, 800)])
+        there = self._signed(SignedFile.KEYS, "keys statements")
         self.keys = join_keys(dataset_id, here, there, accept=self.accept_successor)
         self.warnings += [f"{self.peer.where}: {said}" for said in self.keys.problems]
         if (proof := evidence_of_keys(self.keys)) is not None:

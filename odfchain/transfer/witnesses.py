@@ -110,15 +110,6 @@ class NoteMemory:
                         stream.write(data)
 
 
-@dataclass(slots=True)
-class Cosigned:
-    """What is to be said of witnesses that did not cosign a head."""
-
-    warnings: list[str] = field(default_factory=list)
-    conflict: errors.SignatureError | None = None
-    """One has cosigned another history."""
-
-
 @dataclass(slots=True, weakref_slot=True)
 class Witnesses:
     """The witnesses that a workspace asks; a connection to each is kept."""
@@ -155,16 +146,12 @@ class Witnesses:
         if known is None or head is None or not (times := known.times(self.known)):
             return None
         one, number = known.checkpoint, dataset.chain.get(head).sequence_number
-        there = dataset.chain.hash_at(one.sequence_number, head) if one.size <= number + 1 else None
-        if there == one.head:
+        if dataset.chain.hash_at(one.sequence_number, head) == one.head:
             return None
-        own = note_in(dataset.folder, dataset.id)
-        keys = dataset.keys_history()
-        counts = known.signer in keys.signers(Scope.CHECKPOINTS)
-        if own is not None and own.checkpoint.head == head and counts:
-            before = NoteClaim(known, keys=keys.texts)
-            proof = NoteClaim(own, dataset.chain.by_number(head), keys.texts).prove(before)
-            if proof is not None:
+        own, keys = note_in(dataset.folder, dataset.id), dataset.keys_history()
+        if own and own.checkpoint.head == head and known.signer in keys.signers(Scope.CHECKPOINTS):
+            claim = NoteClaim(own, dataset.chain.by_number(head), keys.texts)
+            if (proof := claim.prove(NoteClaim(known, keys=keys.texts))) is not None:
                 EvidenceStore(self.root / "evidence").keep(proof, str(dataset.alias), Timestamp.now())
         name, what = next(iter(times)).name, f"block {one.sequence_number} {one.head}"
         back = "a later head" if one.size > number + 1 else "another history"
@@ -181,20 +168,23 @@ class Witnesses:
             return
         if (rewound := self.check_not_rewound(dataset)) is not None:
             raise rewound
-        found = self.cosign(dataset)
-        for warning in found.warnings:
+        warnings, conflict = self.cosign(dataset)
+        for warning in warnings:
             warn(f"{dataset.alias}: {warning}")
-        if found.conflict is not None:
-            raise found.conflict
+        if conflict is not None:
+            raise conflict
 
-    def cosign(self, dataset: DatasetFiles) -> Cosigned:
-        """The note of the head has the cosignatures of those that are asked, as far as they answer."""
-        found = Cosigned()
-        note = note_in(dataset.folder, dataset.id)
+    def cosign(self, dataset: DatasetFiles) -> tuple[list[str], errors.SignatureError | None]:
+        """The note of the head has the cosignatures of those that are asked, as far as they answer.
+
+        Returns what is to be said of the others, and the error of one that has cosigned another history.
+        """
+        warnings, note = list[str](), note_in(dataset.folder, dataset.id)
+        conflict: errors.SignatureError | None = None
         if not self.asked or note is None or note.checkpoint.head != dataset.chain.head():
             if self.asked:
-                found.warnings.append("no witness was asked: the head has no checkpoint of its owner")
-            return found
+                warnings.append("no witness was asked: the head has no checkpoint of its owner")
+            return warnings, None
         memory = self.memory.get(dataset.id)
         sizes = dict.fromkeys(memory.times(self.known), memory.checkpoint.size) if memory else {}
         chain, head, asked = dataset.chain, note.checkpoint.head, note
@@ -214,16 +204,16 @@ class Witnesses:
             if isinstance(said, NoteLine):
                 lines.append(said)
             elif isinstance(said, errors.SignatureError):
-                found.conflict = said
+                conflict = said
             else:
-                found.warnings.append(f"witness {key.name} has not cosigned: {one_line(said.message, 300)}")
+                warnings.append(f"witness {key.name} has not cosigned: {one_line(said.message, 300)}")
         if lines:
             note = note.with_lines(lines, self.known)
             with fsio.locked(dataset.folder / "info" / "lock"):
                 if dataset.chain.head() == note.checkpoint.head:
                     keep_note(dataset.folder, note.merged(note_in(dataset.folder, dataset.id), self.known))
             self.memory.remember(note, self.known)
-        return found
+        return warnings, conflict
 
     def _ask(self, key: NoteKey, url: str, note: Note, old: int, prove: _Prove) -> NoteLine:
         one, size = note.checkpoint, note.checkpoint.size
