@@ -173,22 +173,15 @@ def inspect_head(
     def age(time: Timestamp | None) -> int | None:
         return None if time is None else (now.epoch_ns - time.epoch_ns) // 1_000_000_000
 
-    signed, delegate, keys = signature.signed, signature.delegate, found.keys()
-    time = None if signed is None else signed.time
     document = {
         "dataset": dataset,
         "head": str(found.head),
-        "status": str(signature.status),
-        "problem": signature.message,
+        **screen.record(signature, "status", "problem:message"),
         "owner": str(found.id),
-        "authority": str(keys.authority),
-        "delegate": None if delegate is None else str(delegate.key),
-        "until": None if delegate is None else str(delegate.not_after),
-        "signed": None if time is None else str(time),
-        "age": age(time),
-        "witnesses": [
-            {"name": name, "time": str(at), "age": age(at)} for name, at in found.cosigned().items()
-        ],
+        "authority": str(found.keys().authority),
+        **screen.record(signature, "delegate:delegate.key", "until:delegate.not_after", "signed:signed.time"),
+        "age": age(signature.signed.time if signature.signed is not None else None),
+        "witnesses": [{"name": n, "time": str(at), "age": age(at)} for n, at in found.cosigned().items()],
     }
     if output == "json":
         screen.echo_json(document)
