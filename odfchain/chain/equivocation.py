@@ -84,7 +84,9 @@ class _Proof:
     blocks: Annotated[tuple[Multihash, ...], _BOTH]
     heads: Annotated[tuple[SignedBranch, ...], _BOTH] | None = None
     notes: Annotated[tuple[ProvenNote, ...], _BOTH] | None = None
-    statements: tuple[str, ...] | None = None
+    statements: (
+        Annotated[tuple[str, ...], Rule("signed texts", lambda texts: all(map(str.isascii, texts)))] | None
+    ) = None
 
 
 @dataclass(frozen=True, slots=True)

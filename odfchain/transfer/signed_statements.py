@@ -464,8 +464,8 @@ class Examination:
             seen = known = None
         self.forgets = self.force and (seen is None or theirs(seen.sequence_number) != seen.head)
         self._join_keys(dataset_id, dataset)
-        about = f"{name} at {where}"
-        self.witnessed = Witnessed(self.workspace, self.wanted, self.warnings)
+        about, trust = f"{name} at {where}", self.workspace.config.trust
+        self.witnessed = Witnessed(self.workspace, trust, self.wanted, self.warnings)
         note = self._signed(SignedFile.CHECKPOINT, "the checkpoint")
         shown = functools.partial(self.witnessed.shown, note, self.keys)
         found = _judge(self.offer, self.keys, number, theirs, known, shown)

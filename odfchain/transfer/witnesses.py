@@ -309,6 +309,7 @@ class Witnessed:
     """The note of the peer's head, if it has one that holds, and what is to be said."""
 
     workspace: WorkspaceFiles
+    trust: TrustConfig
     wanted: tuple[WitnessPolicy, ...]
     warnings: list[str]
     note: Note | None = None
@@ -318,7 +319,7 @@ class Witnessed:
         """When so many known witnesses as are wanted had seen a head, by a note; None: they had not."""
         with suppress(errors.SignatureError):
             note = read_note(data or b"", keys.dataset_id, keys.signers(Scope.CHECKPOINTS, BEFORE))
-            times = sorted(note.times(known_witnesses(self.workspace.config.trust, *self.wanted)).values())
+            times = sorted(note.times(known_witnesses(self.trust, *self.wanted)).values())
             most = max([1, *(each.quorum for each in self.wanted)])
             return times[most - 1] if note.checkpoint.head == head and len(times) >= most else None
         return None
@@ -390,7 +391,7 @@ class Witnessed:
 
     def keep(self, dataset: DatasetFiles, head: Multihash, *, lower: bool) -> None:
         """The note is beside the head that has moved, cosigned where the settings say that."""
-        note, known = self.note, known_witnesses(self.workspace.config.trust, *self.wanted)
+        note, known = self.note, known_witnesses(self.trust, *self.wanted)
         with fsio.locked(dataset.folder / "info" / "lock"):
             if dataset.chain.head() != head:
                 return
@@ -405,7 +406,7 @@ class Witnessed:
             return
         log_of(dataset.folder, dataset.chain, head)  # the next pull need not walk
         NoteMemory(self.workspace.root / "seen").remember(note, known, lower=lower)
-        if self.workspace.config.trust.cosign:
+        if self.trust.cosign:
             try:
                 with closing(own_log(self.workspace, "verified")) as log:
                     note = note.with_lines([log.cosign_chain(note, dataset.chain.hashes(head))], (log.key,))
