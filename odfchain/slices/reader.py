@@ -8,11 +8,12 @@ import functools
 import io
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, TypeVar
+from types import MappingProxyType
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -318,8 +319,8 @@ def read_pages(stream: BinaryIO, start: int, end: int) -> Iterator[Page]:
     """The pages of the column chunk at the bytes `[start; end)`."""
     at = start
     while at < end:
-        header = _Header(stream, at)
-        fields = header.struct()
+        header = _Struct(stream, at)
+        fields = header.read()
         size, stored = _number(fields, 2), _number(fields, 3)
         at += header.position + stored
         if at > end:
@@ -347,33 +348,44 @@ def _number(fields: dict[int, object], key: int) -> int:
     return found
 
 
-class _Header:
-    """A struct in the compact protocol; numbers, lists and structs are kept, texts are passed over."""
+class _Struct:
+    """A struct in Thrift's compact protocol; numbers, lists and structs are kept, texts are passed over.
 
-    def __init__(self, stream: BinaryIO, at: int) -> None:
+    With `kept` a struct is one of its fields, which one says its depth.
+    """
+
+    def __init__(
+        self,
+        stream: BinaryIO,
+        at: int,
+        most: int = PARQUET.page_header_bytes,
+        kept: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
         self.position = 0
-        self._stream = stream
+        self._stream, self._most, self._kept = stream, most, kept
         stream.seek(at)
         self._data = stream.read(_READ_BYTES)
 
-    def struct(self, depth: int = 0) -> dict[int, object]:
+    def read(self, depth: int = 0) -> Any:
         if depth > _DEPTH:
             raise ValueError("a page header is nested too deeply")
-        fields: dict[int, object] = {}
+        kept, fields = self._kept.get(depth), dict[int, Any]()
         last = 0
         while (head := self._byte()) != 0:
             last = last + (head >> 4) if head >> 4 else self._signed()
-            fields[last] = self._value(head & 15, depth)
-        return fields
+            found = self._value(head & 15, depth)
+            if kept is None or kept == last:
+                fields[last] = found
+        return fields if kept is None else fields.get(kept)
 
-    def _value(self, kind: int, depth: int) -> object:
+    def _value(self, kind: int, depth: int) -> Any:
         match kind:
+            case 4 | 5 | 6:
+                return self._signed()
             case 1 | 2:
                 return kind == 1
             case 3:
                 return self._byte()
-            case 4 | 5 | 6:
-                return self._signed()
             case 7:
                 self._skip(8)
             case 8:
@@ -387,26 +399,26 @@ class _Header:
                 # within a list, a truth takes a byte
                 return [self._byte() if kind < 3 else self._value(kind, depth + 1) for _ in range(count)]
             case 12:
-                return self.struct(depth + 1)
+                return self.read(depth + 1)
             case _:
                 raise ValueError("a page header has a field of unknown type")
         return None
 
     def _byte(self) -> int:
-        self._need(1)
-        self.position += 1
-        return self._data[self.position - 1]
+        at = self.position
+        if at >= len(self._data):
+            self._need(1)
+        self.position = at + 1
+        return self._data[at]
 
     def _unsigned(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._byte()
+        value, shift = 0, 0
+        while (byte := self._byte()) > 127:
             value |= (byte & 127) << shift
-            if byte < 128:
-                return value
             shift += 7
             if shift > 63:
                 raise ValueError("a page header has a number of more than 64 bits")
+        return value | byte << shift
 
     def _signed(self) -> int:
         value = self._unsigned()
@@ -418,56 +430,18 @@ class _Header:
 
     def _need(self, count: int) -> None:
         wanted = self.position + count
-        if wanted > PARQUET.page_header_bytes:
-            raise ValueError(f"a page header has more than {PARQUET.page_header_bytes:,} bytes")
+        if wanted > self._most:
+            raise ValueError(f"a page header has more than {self._most:,} bytes")
         while len(self._data) < wanted:
-            more = self._stream.read(max(_READ_BYTES, wanted - len(self._data)))
+            # never beyond the most that may be used
+            more = self._stream.read(min(max(wanted, 2 * len(self._data)), self._most) - len(self._data))
             if not more:
                 raise ValueError("the file ends inside a page header")
             self._data += more
 
 
-class _Footer:
-    """A footer as Arrow writes it: of each struct one field is kept, which leads to the levels of columns."""
-
-    # row_groups, columns, meta_data and size_statistics, by the depth of what they are in
-    _KEPT: ClassVar = {0: 4, 1: 1, 2: 3, 3: 16}
-
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data, self._at = data, at
-
-    def struct(self, depth: int = 0) -> Any:
-        kept, fields, last = self._KEPT.get(depth), dict[int, Any](), 0
-        while head := self._data[self._at]:
-            self._at += 1
-            last = last + (head >> 4) if head >> 4 else self._number() >> 1
-            found = self._value(head & 15, depth + 1)
-            if kept is None or kept == last:
-                fields[last] = found
-        self._at += 1
-        return fields if kept is None else fields.get(kept)
-
-    def _value(self, kind: int, depth: int) -> Any:
-        if kind in (4, 5, 6):
-            return self._number()
-        if kind == 12:
-            return self.struct(depth)
-        if kind in (9, 10):
-            head = self._data[self._at]
-            self._at += 1
-            count, kind = head >> 4 if head >> 4 < 15 else self._number(), head & 15
-            return [self._value(max(kind, 3), depth) for _ in range(count)]
-        size = self._number() if kind == 8 else {3: 1, 7: 8}.get(kind, 0)
-        self._at += size
-        return None
-
-    def _number(self) -> int:
-        value = shift = 0
-        while (byte := self._data[self._at]) > 127:
-            value |= (byte & 127) << shift
-            self._at, shift = self._at + 1, shift + 7
-        self._at += 1
-        return value | byte << shift
+# row_groups, columns, meta_data and size_statistics of a footer, by the depth of the structs that have them
+_SIZES = {0: 4, 2: 1, 4: 3, 5: 16}
 
 
 @functools.lru_cache(maxsize=1_024)
@@ -482,7 +456,7 @@ def _check_levels(path: Path, _: tuple[int, ...]) -> None:
     levels = [
         (e.max_repetition_level, e.max_definition_level, e.physical_type == "BYTE_ARRAY") for e in leaves
     ]
-    for group in _Footer(sink.getvalue(), 4).struct() or ():
+    for group in _Struct(sink, 4, sink.tell(), _SIZES).read() or ():
         if len(group) != len(levels):
             raise _damaged(path, "a row group has more or fewer columns than the file")
         for (repeated, defined, texts), sizes in zip(levels, group, strict=True):
