@@ -1,4 +1,4 @@
-"""How long work reports what it is doing; the edge decides whether and how that is shown."""
+"""How long work reports what it is doing, which the edge shows or not; and a thread for it to run on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeGuard, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -221,3 +224,19 @@ class DeferredProgress:
         """Raise `KeyboardInterrupt` if it was stopped."""
         if self._stopped:
             raise KeyboardInterrupt
+
+
+def on_a_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """The future result of `work`, on a thread that ends with the process at the latest."""
+    from concurrent.futures import Future  # noqa: PLC0415 - not all commands load it
+
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised again where the result is taken
+            result.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return result

@@ -27,8 +27,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
-from odfchain.progress import SILENT, DeferredProgress, Progress
-from odfchain.spark.jobs import on_a_thread
+from odfchain.progress import SILENT, DeferredProgress, Progress, on_a_thread
 from odfchain.storage.locations import public_name
 from odfchain.storage.template import has_templates
 from odfchain.text import json_object

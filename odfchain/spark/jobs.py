@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFullError, was_interrupted
 from odfchain.lazy import pa
-from odfchain.progress import Progress, WorkDone, shows_work, time_left
+from odfchain.progress import Progress, WorkDone, on_a_thread, shows_work, time_left
 from odfchain.spark.plans import is_local, is_remote, map_in_arrow
 from odfchain.storage.fsio import storage_error
 from odfchain.text import find_marker, message_of, one_line
@@ -57,20 +57,6 @@ class Cancellation:
         """Ask for the end, which is soon; asking twice does no harm."""
         with contextlib.suppress(InvalidStateError):
             self._asked.set_result(None)
-
-
-def on_a_thread(work: Callable[[], T], name: str) -> Future[T]:
-    """The future result of `work`, on a thread that ends with the process at the latest."""
-    result: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised again where the result is taken
-            result.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return result
 
 
 def run_job(

@@ -20,8 +20,8 @@ from odfchain.errors import EngineError, QueryError
 from odfchain.limits import QUERY
 from odfchain.odf.sources import TransformSql
 from odfchain.odf.transform_options import DATAFUSION, FORMER_NAME, OWN_ENGINE
+from odfchain.progress import on_a_thread
 from odfchain.spark.executor_files import files_of, give_files
-from odfchain.spark.jobs import on_a_thread
 from odfchain.spark.plans import declare_empty, is_remote, java_of, java_schema, jvm_of, of_plan, walker_of
 from odfchain.spark.query_gate import DateGuard, Gate, TableSize
 from odfchain.spark.query_refusals import ONE_SELECT, QueryStep, translate_spark_errors

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from odfchain.errors import EngineError, UsageError
+from odfchain.progress import on_a_thread
 from odfchain.spark import session_client
 from odfchain.spark.executor_files import ExecutorFiles, give_files, session_like
 from odfchain.spark.gateway import Gateway, start_gateway
 from odfchain.spark.java import find_java
-from odfchain.spark.jobs import on_a_thread
 from odfchain.spark.plans import is_local, is_remote, jvm_of
 from odfchain.spark.session_client import Lease, new_name, scratch_base
 from odfchain.startup import allow_pandas

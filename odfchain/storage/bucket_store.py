@@ -14,7 +14,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -24,7 +24,7 @@ from odfchain.lazy import obstore
 from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
-from odfchain.progress import SILENT, Progress
+from odfchain.progress import SILENT, Progress, on_a_thread
 from odfchain.storage.fsio import storage_errors
 from odfchain.storage.http_rules import Deadline, Pieces
 from odfchain.storage.local import HEAD, conflict, parse_ref
@@ -334,15 +334,7 @@ class BucketTransport(Transport):
     def _in_time(self, ask: Callable[[], T]) -> T:
         # each request ends in time, but a store may say for ever that there is more, and give nothing:
         # what the library waits for cannot be ended, and ends with the process
-        result = Future[T]()
-
-        def answer() -> None:
-            try:
-                result.set_result(ask())
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-                result.set_exception(error)
-
-        threading.Thread(target=answer, daemon=True, name="odfchain-listing").start()
+        result = on_a_thread(ask, "odfchain-listing")
         if not wait((result,), timeout=self.limits.deadline).done:
             raise TimeoutError("the listing does not end")
         return result.result()
