@@ -113,13 +113,17 @@ def scene_of(work: str, folder: Path) -> Scene:
     return Scene(work, template, work not in ("hard", "soft", "reset", "ingest", "merge", "commit"))
 
 
+def is_reached(work: str, found: Any, old: Any, new: Any) -> bool:
+    """True for the old state and the new one; some make two files or datasets, each of which is there or not."""
+    return found in (old, new) or (work == "secrets" and set(old) <= set(found) <= set(new))
+
+
 def check(
     forks: Forks, scene: Scene, folder: Path, old: Any, new: Any, until: Callable[[Fork], object]
 ) -> bool:
     """Whether the head is the old one; all is sound, before and after the same is done again."""
     found = state_of(folder)
-    # some make two files or datasets; each of them is there or not
-    assert found in (old, new) or (scene.work == "secrets" and set(old) <= set(found) <= set(new)), found
+    assert is_reached(scene.work, found, old, new), found
     if found != new or scene.again:
         fork = forks.fork(scene.work, folder)
         fork.go()
@@ -254,7 +258,7 @@ def test_killed_at_random_moments(warm: Forks, tmp_path: Path, record_property: 
             if tries % 5 == 0:
                 check(warm, scene, copy, old, new, lambda _: None)
             else:
-                assert (found := state_of(copy)) in (old, new) or work == "secrets", found
+                assert is_reached(work, found := state_of(copy), old, new), found
             shutil.rmtree(copy)
     record_property("kills", kills.total())
 
