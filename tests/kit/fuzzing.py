@@ -65,6 +65,8 @@ class Judge:
     def __init__(self, reader: ForeignReader) -> None:
         self.reader = reader
         self.executions = 0
+        self.refused = False
+        """True where the reader refused its last input, as it may."""
         self._resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     def judge(self, data: bytes, *, memory: bool = False) -> Fault | None:
@@ -90,9 +92,11 @@ class Judge:
         return None if what is None else Fault(self.reader.name, data, what)
 
     def _run(self, data: bytes) -> str | None:
+        self.refused = False
         try:
             self.reader.read(data)
         except self.reader.expected as error:
+            self.refused = True
             try:
                 str(error)
             except Exception as other:

@@ -30,6 +30,8 @@ from tests.kit.fuzzing import (
 from tests.kit.run_length import scaled
 
 Record = Callable[[str, object], None]
+AT_ONCE = 0.1
+"""What a document may take [s of the processor]."""
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -66,6 +68,48 @@ def test_inputs_that_follow_coverage_break_no_reader(tmp_path: Path, record_prop
     assert len(report["readers"]) == len(READERS)
     record_property("executions", report["executions"])
     record_property("inputs by", report["by"])
+
+
+@pytest.mark.soak
+def test_millions_of_blocks_break_no_reader(tmp_path: Path, record_property: Record) -> None:
+    """FlatBuffers and the Arrow schemas within them, by chance, with the time and the memory of each."""
+    report = campaign(
+        ["block", "arrow schema of a block"], scaled(1, 10, 200), tmp_path, by_coverage=False, jobs=2
+    )
+    assert (report["faults"], report["died"]) == ([], [])
+    assert report["executions"] > scaled(1_000, 10_000, 2_000_000)
+    record_property("executions", report["executions"])
+
+
+def test_documents_are_read_or_refused_at_once(record_property: Record) -> None:
+    """YAML of every kind: none takes a tenth of a second of the processor."""
+    names = ("manifest", "block as YAML", "settings", "constraints", "drift policy")
+    slowest, read = 0.0, 0
+    for name in names:
+        reader, judge = READERS[name], Judge(READERS[name])
+        inputs = random_inputs(begin_with(reader), random.Random(name))
+        for _ in range(count := scaled(300, 4_000, 20_000)):
+            data = next(inputs)
+            began = time.process_time()
+            assert judge.judge(data) is None
+            seconds = time.process_time() - began
+            if seconds > AT_ONCE:  # something else of this process may have had it
+                seconds = min(_seconds_of(judge, data) for _ in range(3))
+            slowest, read = max(slowest, seconds), read + (not judge.refused)
+            assert seconds < AT_ONCE, data
+    assert 0 < read < count * len(names)
+    for name, value in {
+        "documents": count * len(names),
+        "of them read": read,
+        "ms of the slowest": slowest * 1_000,
+    }.items():
+        record_property(name, value)
+
+
+def _seconds_of(judge: Judge, data: bytes) -> float:
+    began = time.process_time()
+    judge.judge(data)
+    return time.process_time() - began
 
 
 def broken(read: Callable[[bytes], object]) -> ForeignReader:
