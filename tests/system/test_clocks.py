@@ -15,8 +15,10 @@ import pytest
 
 from odfchain import Workspace
 from odfchain.api.dataset import Dataset
+from odfchain.api.settings import DatasetConfiguration
 from odfchain.chain.statements import create_key_file
 from odfchain.errors import OdfchainError, SignatureError
+from odfchain.node.schedule import FAILED, Finished, Schedule
 from odfchain.odf import events as ev
 from odfchain.odf.times import Timestamp
 from odfchain.transfer.access_tokens import TokenFile
@@ -34,12 +36,17 @@ class Clock:
     """The time of this process, so many seconds apart from that of the machine."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.offset, self._time_ns = 0, time.time_ns
+        self.offset, self.passed, self._time_ns = 0, 0, time.time_ns
         patch.setattr(time, "time_ns", lambda: self._time_ns() + self.offset * 10**9)
         patch.setattr(time, "time", lambda: time.time_ns() / 1e9)
 
     def __call__(self) -> Timestamp:
         return Timestamp.now()
+
+    def stand_still(self) -> None:
+        """Go on only with `passed` [s]."""
+        began, self.passed = self._time_ns(), 0
+        self._time_ns = lambda: began + self.passed * 10**9
 
 
 @pytest.fixture
@@ -83,6 +90,23 @@ def test_a_year_ahead_and_right_again(tmp_path: Path, clock: Clock) -> None:
     clock.offset = YEAR + HOUR
     describe(dataset, "that year")
     assert times_of(dataset)[-1] > times[-1]
+
+
+def test_a_word_of_the_wrong_year_is_said_to_stand_in_the_way(tmp_path: Path, clock: Clock) -> None:
+    """A newer statement of the same block is refused aloud until that year; about the next block there is one."""
+    (dataset,) = Workspace.init(tmp_path / "here").add(MANIFEST % "d")
+    key = str(tmp_path / "auditor.pem")
+    create_key_file(Path(key))
+    clock.offset = YEAR
+    wrong = dataset.attest(key_file=key).attestation
+    clock.offset = 0
+    with pytest.raises(OdfchainError, match="already signed a newer statement"):
+        dataset.attest(key_file=key)
+    assert [each.line.statement for each in dataset.attestations()] == [wrong]
+    describe(dataset, "one more")
+    again = dataset.attest(key_file=key).attestation
+    assert again.time < wrong.time
+    assert again in [each.line.statement for each in dataset.attestations()]
 
 
 def test_what_a_peer_signed_in_the_future_is_refused_until_it_is_signed_anew(
@@ -203,3 +227,73 @@ def test_two_machines_with_clocks_that_are_turned(
     assert done["turn"] > 5
     for name, count in done.items():
         record_property(name.strip("_"), count)
+
+
+class Runs:
+    """Runs of a schedule, within each of which another process looks, too."""
+
+    def __init__(self, clock: Clock, draw: random.Random) -> None:
+        self.clock, self.draw, self.times = clock, draw, list[int]()
+        self.done, self.other = Counter[str](), lambda: 1.0
+
+    def __call__(self, dataset_id: str, lock: int) -> Finished | None:
+        self.times.append(self.clock.passed)
+        self.done["looks of another process within a run"] += 1
+        assert self.other() > 0  # it took nothing: the dataset is locked
+        outcome = self.draw.choice(("updated", "updated", FAILED, None))
+        self.done[f"runs that {'were ended' if outcome is None else outcome}"] += 1
+        return None if outcome is None else Finished(outcome)
+
+    def end(self) -> None:
+        pass
+
+
+def test_schedules_beside_clocks_that_are_turned(
+    tmp_path: Path, clock: Clock, record_property: Record
+) -> None:
+    """Two processes that end and begin anew: no moment has two runs, and no turn of a clock stops them for long."""
+    done = Counter[str]()
+    for seed in range(scaled(3, 40, 200)):
+        _turned_schedules(tmp_path / f"{seed}", clock, random.Random(seed), done)
+    assert min(done[each] for each in ("turns", "restarts", "runs that updated", "runs that failed")) > 0
+    for name, count in done.items():
+        record_property(name, count)
+
+
+def _turned_schedules(folder: Path, clock: Clock, draw: random.Random, done: Counter[str]) -> None:
+    (dataset,) = Workspace.init(folder).add(MANIFEST % "d", check=False)
+    DatasetConfiguration.of(dataset).set("pull.every", ["1h"])
+    runs, clock.offset = Runs(clock, draw), 0
+    clock.stand_still()
+
+    def begun() -> Schedule:
+        return Schedule(folder, now=clock, run=runs, parallel=1)
+
+    one, other = begun(), begun()
+    runs.other = other._step
+    turns = 0
+    for _ in range(40):
+        what = draw.random()
+        if what < 0.2:
+            clock.offset = draw.choice(TURNS)
+            turns, done["turns"] = turns + 1, done["turns"] + 1
+        elif what < 0.3:
+            one, done["restarts"] = begun(), done["restarts"] + 1
+        before, clock.passed = len(runs.times), clock.passed + draw.randrange(1, HOUR)
+        seconds = one._step()
+        if seconds == 0 and runs.done["runs that were ended"] == done["ended"]:
+            assert one._step() > 0, "the same moment has had its run"
+        done["ended"] = runs.done["runs that were ended"]
+        assert len(runs.times) <= before + 1
+        (planned,) = one.state()
+        assert planned.next <= clock().shifted(2 * HOUR * 1_000), "no turn holds a schedule up for longer"
+    # the moments that there were, one more for each turn, and what failed or was ended again
+    again = runs.done["runs that failed"] + runs.done["runs that were ended"]
+    assert len(runs.times) <= clock.passed // HOUR + 1 + turns + again
+    clock.offset, before = 0, len(runs.times)
+    for _ in range(6 * 5):
+        clock.passed += HOUR // 5
+        one._step()
+    assert len(runs.times) >= before + 2, "clocks are right again, and so are schedules"
+    del done["ended"]
+    done += runs.done
