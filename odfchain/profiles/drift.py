@@ -226,7 +226,8 @@ def read_policy(text: str | bytes, *, source: str | None = None) -> DriftPolicy:
             name: own if own == "skip" else from_tree(_ColumnLimits, own, child_path("content.columns", name))
             for name, own in (policy.columns or {}).items()
         }
-        return dataclasses.replace(policy, min_rows=int(policy.min_rows or 0), columns=columns)
+        least = int(min(policy.min_rows or 0, 1 << 62))  # text may say a number without end
+        return dataclasses.replace(policy, min_rows=least, columns=columns)
     except ManifestError as error:
         raise error.located(source=source, line=document.line_of(error.path)) from None
 

@@ -100,7 +100,9 @@ class FileStats:
             columns, others = _names(names)
             pairs = zip(columns, values, strict=True)
             found = tuple(ColumnStats(name, kind, *_values(kind, given)) for (name, kind), given in pairs)
-        except (TypeError, KeyError, InvalidOperation, binascii.Error, pa.ArrowException) as error:
+        except (
+            TypeError, KeyError, RecursionError, InvalidOperation, binascii.Error, pa.ArrowException
+        ) as error:  # fmt: skip
             raise ValueError(str(error)) from None
         return cls(rows, found, others)
 

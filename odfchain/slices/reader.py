@@ -440,30 +440,41 @@ class _Struct:
             self._data += more
 
 
-# row_groups, columns, meta_data and size_statistics of a footer, by the depth of the structs that have them
-_SIZES = {0: 4, 2: 1, 4: 3, 5: 16}
+# row_groups, columns and meta_data of a footer, and its encryption, by the depth of what they are in
+_COLUMNS, _ENCRYPTION = {0: 4, 2: 1, 4: 3}, {0: 8}
+
+_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 
 
 @functools.lru_cache(maxsize=1_024)
-def _check_levels(path: Path, _: tuple[int, ...]) -> None:
-    # of a file with this identity. Arrow ends the process where it is asked about a column chunk that counts
-    # other levels than there are. Looked at is what Arrow has read: two readers of the file could differ
+def _check_columns(path: Path, footer: int, _: tuple[int, ...]) -> None:
+    # of a file with this identity. Arrow ends the process where it is asked about a column chunk of another
+    # type or with other levels than there are, and where it writes a footer that says it is encrypted, which
+    # only the bytes say. Else looked at is what Arrow has read: two readers of the file could differ
     sink = io.BytesIO()
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path) as file, path.open("rb") as stream:
         file.metadata.created_by  # noqa: B018 - which may be no text
+        raw = _Struct(stream, stream.seek(-8 - footer, 2), footer, _ENCRYPTION)
+        try:
+            encrypted = raw.read() is not None
+        except ValueError:
+            raise _damaged(path, "its footer ends too early, or is too deep") from None
+        # both readers have read all of it, so that neither saw what the other did not
+        if encrypted or not raw.position == footer == file.metadata.serialized_size:
+            raise _damaged(path, "its footer is encrypted, or is not as long as it says")
         file.metadata.write_metadata_file(sink)
         leaves = [file.schema.column(index) for index in range(file.metadata.num_columns)]
-    levels = [
-        (e.max_repetition_level, e.max_definition_level, e.physical_type == "BYTE_ARRAY") for e in leaves
-    ]
-    for group in _Struct(sink, 4, sink.tell(), _SIZES).read() or ():
-        if len(group) != len(levels):
+    for group in _Struct(sink, 4, sink.tell(), _COLUMNS).read() or ():
+        if len(group) != len(leaves):
             raise _damaged(path, "a row group has more or fewer columns than the file")
-        for (repeated, defined, texts), sizes in zip(levels, group, strict=True):
-            if sizes and (
-                len(sizes.get(2, ())) not in (0, repeated + 1)
-                or len(sizes.get(3, ())) not in (0, defined + 1)
-                or (1 in sizes and not texts)
+        for leaf, chunk in zip(leaves, group, strict=True):
+            kind, sizes = leaf.physical_type, (chunk or {}).get(16, {})
+            if chunk and chunk.get(1) != _TYPES.index(kind):
+                raise _damaged(path, "a column has another type than the file says")
+            if (
+                len(sizes.get(2, ())) not in (0, leaf.max_repetition_level + 1)
+                or len(sizes.get(3, ())) not in (0, leaf.max_definition_level + 1)
+                or (1 in sizes and kind != "BYTE_ARRAY")
             ):
                 raise _damaged(path, "a column counts levels that it has not")
 
@@ -508,18 +519,18 @@ def open_checked(path: Path, **options: Any) -> pq.ParquetFile:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - 8))
         end = stream.read(8)
-    if len(end) == 8 and end[4:] == b"PAR1":
-        (footer,) = struct.unpack("<I", end[:4])
-        if PARQUET.footer_bytes < footer <= size:  # one that is longer than the file is damage
-            message = f"its footer has {footer:,} bytes, at most {PARQUET.footer_bytes:,} are read"
-            raise _oversized(path, message)
+    footer = struct.unpack("<I", end[:4])[0] if len(end) == 8 else 0
+    # one that is longer than the file is damage
+    if end[4:] == b"PAR1" and PARQUET.footer_bytes < footer <= size:
+        message = f"its footer has {footer:,} bytes, at most {PARQUET.footer_bytes:,} are read"
+        raise _oversized(path, message)
     file = pq.ParquetFile(path, **options)
     meta = file.metadata
     if meta.num_columns > PARQUET.columns:
         file.close()
         raise _oversized(path, f"it has {meta.num_columns:,} columns, at most {PARQUET.columns:,} are read")
     try:
-        _check_levels(path, _identity(path))
+        _check_columns(path, footer, _identity(path))
     except BaseException:
         file.close()
         raise

@@ -412,7 +412,7 @@ def read_description(path: Path, stored: str = "") -> StateCheckpoint | None:
             return None
         key = tuple(str(name) for name in tree["primaryKey"])
         return StateCheckpoint(path, key, int(tree["lastOffset"]), footer.num_rows, stored)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         message = f"{path}: the description of the state checkpoint is damaged: {error}"
         raise errors.CodecError(message) from None
 

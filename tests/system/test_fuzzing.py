@@ -62,7 +62,7 @@ def test_mutations_break_no_reader(tmp_path: Path, record_property: Record) -> N
 
 @pytest.mark.soak
 def test_inputs_that_follow_coverage_break_no_reader(tmp_path: Path, record_property: Record) -> None:
-    seconds = scaled(1, 2, 10)
+    seconds = scaled(1, 2, 3)
     report = campaign(list(READERS), seconds, tmp_path, by_coverage=coverage_is_here(), jobs=2)
     assert (report["faults"], report["died"]) == ([], [])
     assert len(report["readers"]) == len(READERS)
