@@ -113,17 +113,18 @@ def scene_of(work: str, folder: Path) -> Scene:
     return Scene(work, template, work not in ("hard", "soft", "reset", "ingest", "merge", "commit"))
 
 
-def is_reached(work: str, found: Any, old: Any, new: Any) -> bool:
-    """True for the old state and the new one; some make two files or datasets, each of which is there or not."""
-    return found in (old, new) or (work == "secrets" and set(old) <= set(found) <= set(new))
+def old_or_new(work: str, folder: Path, old: Any, new: Any) -> Any:
+    found = state_of(folder)
+    # some make two files or datasets; each of them is there or not
+    assert found in (old, new) or (work == "secrets" and set(old) <= set(found) <= set(new)), found
+    return found
 
 
 def check(
     forks: Forks, scene: Scene, folder: Path, old: Any, new: Any, until: Callable[[Fork], object]
 ) -> bool:
     """Whether the head is the old one; all is sound, before and after the same is done again."""
-    found = state_of(folder)
-    assert is_reached(scene.work, found, old, new), found
+    found = old_or_new(scene.work, folder, old, new)
     if found != new or scene.again:
         fork = forks.fork(scene.work, folder)
         fork.go()
@@ -197,9 +198,7 @@ def killed_at_calls(forks: Forks, scene: Scene, folder: Path, most: int, record:
             copy = shutil.copytree(scene.template, folder / str(n))
             fired += forks.killed(scene.work, copy, call, until)
             if scene.work == "ingest" and n % 4:  # a second run of it takes longer than all the rest
-                found = state_of(copy)
-                assert found in (old, new)
-                seen[found == old] += 1
+                seen[old_or_new(scene.work, copy, old, new) == old] += 1
             else:
                 seen[check(forks, scene, copy, old, new, until)] += 1
             shutil.rmtree(copy)
@@ -232,35 +231,37 @@ def test_an_ingest_of_eight_files_is_killed_at_each_system_call(
     with one_session() as env, forks(env) as found:
         scene = scene_of("ingest", tmp_path)
         found.run("ingest", shutil.copytree(scene.template, tmp_path / "first"))  # which starts the session
-        killed_at_calls(found, scene, tmp_path, scaled(2, 12, 100), record_property)
+        killed_at_calls(found, scene, tmp_path, scaled(2, 12, 1_000), record_property)
 
 
 def test_killed_at_random_moments(warm: Forks, tmp_path: Path, record_property: Record) -> None:
-    draw, kills = random.Random(26), Counter[str]()
-    works = ("commit", "hard", "gc", "reset", "secrets", "footers")
-    for work in works[: scaled(2, 6, 6)]:
+    draw, kills, seen = random.Random(26), Counter[str](), Counter[bool]()
+    works = ("commit", "hard", "gc", "reset", "secrets", "footers", "pull")
+    for work in works[: scaled(2, 7, 7)]:
         scene = scene_of(work, tmp_path / work)
-        old, complete = (
-            state_of(scene.template),
-            shutil.copytree(scene.template, tmp_path / f"{work}-complete"),
-        )
-        seconds = warm.run(work, complete)
-        new, tries, goal = state_of(complete), 0, scaled(3, 40, 334)
-        while kills[work] < goal:
-            tries += 1
-            assert tries < 4 * goal, kills
-            copy = shutil.copytree(scene.template, tmp_path / "copy")
-            fork = warm.fork(work, copy)
-            fork.go()
-            fork.over(draw.uniform(0, seconds))
-            fork.kill()
-            kills[work] += fork.wait() != 0
-            if tries % 5 == 0:
-                check(warm, scene, copy, old, new, lambda _: None)
-            else:
-                assert is_reached(work, found := state_of(copy), old, new), found
-            shutil.rmtree(copy)
+        with surroundings(scene, tmp_path / work):
+            old = state_of(scene.template)
+            complete = shutil.copytree(scene.template, tmp_path / f"{work}-complete")
+            seconds = warm.run(work, complete)
+            new, tries, goal = state_of(complete), 0, scaled(3, 40, 286)
+            while kills[work] < goal:
+                tries += 1
+                assert tries < 4 * goal, kills
+                copy = shutil.copytree(scene.template, tmp_path / "copy")
+                fork = warm.fork(work, copy)
+                fork.go()
+                fork.over(draw.uniform(0, seconds))
+                fork.kill()
+                if killed := fork.wait() != 0:
+                    kills[work] += 1
+                if tries % 5 == 0:
+                    is_old = check(warm, scene, copy, old, new, lambda _: None)
+                else:
+                    is_old = old_or_new(work, copy, old, new) == old
+                seen[is_old] += killed
+                shutil.rmtree(copy)
     record_property("kills", kills.total())
+    record_property("old", seen[True])
 
 
 # --- locks -----------------------------------------------------------------------------------------------
