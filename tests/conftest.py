@@ -32,12 +32,16 @@ settings.register_profile(
 )
 settings.register_profile("local", max_examples=300, deadline=None)
 settings.register_profile("soak", max_examples=2_000, deadline=None)
-settings.register_profile("deep", max_examples=20_000, deadline=None)
+settings.register_profile("deep", max_examples=5_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 LONG = scaled(0, 1, 1)
 LONGEST_FIRST = (
+    "tests/upkeep/test_killed_calls",
+    "tests/upkeep/test_failing_disks",
+    "tests/dataset/test_histories",
+    "tests/store/test_power_loss",
     "tests/engine/",
     "tests/system/",
     "tests/transform/",

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+SAVED_EVERY = 60  # [s]
 
 
 class SoakReport:
@@ -20,6 +23,7 @@ class SoakReport:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.tests: dict[str, dict[str, Any]] = {}
+        self.saved = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         found = self.tests.setdefault(
@@ -29,9 +33,12 @@ class SoakReport:
         found["figures"] |= dict(report.user_properties)
         if not report.passed and found["outcome"] != "failed":
             found["outcome"] = "failed" if report.failed else "skipped"
+        if time.monotonic() > self.saved + SAVED_EVERY:
+            self.pytest_sessionfinish()
 
     def pytest_sessionfinish(self) -> None:
-        """Complete or as it was: a run that is stopped leaves no half of a file."""
+        """Complete or as it was: a run that is stopped leaves no half of a file, and what it found out until then."""
+        self.saved = time.monotonic()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         report = {"profile": os.environ.get("HYPOTHESIS_PROFILE", "ci"), "tests": list(self.tests.values())}
         draft = self.path.with_suffix(".part")
