@@ -125,8 +125,9 @@ def test_case_19_two_keys_statements_of_one_number(tmp_path: Path, run: Run) -> 
     assert {found["block"], found["otherBlock"]} == {str(line.hash) for line in both.conflict}
     data = kept.path.read_bytes()
     last = both.conflict[1].text
+    other = last[:-9] + (b"B" if last[-9:-8] == b"A" else b"A") + last[-8:]
     for forged in (
-        data.replace(last, both.conflict[0].text), data.replace(last, last[:-2] + b"AA"),
+        data.replace(last, both.conflict[0].text), data.replace(last, other),
         data.replace(str(DATASET).encode(), str(STRANGER.dataset_id).encode()), data + b"\n",
         data.replace(both.lines[0].text, last),
     ):  # fmt: skip
