@@ -9,7 +9,6 @@ count only from the writer that does not. NaN is in no bound. Source: RFC-039.
 from __future__ import annotations
 
 import base64
-import binascii
 import datetime as dt
 import functools
 import json
@@ -100,9 +99,7 @@ class FileStats:
             columns, others = _names(names)
             pairs = zip(columns, values, strict=True)
             found = tuple(ColumnStats(name, kind, *_values(kind, given)) for (name, kind), given in pairs)
-        except (
-            TypeError, KeyError, RecursionError, InvalidOperation, binascii.Error, pa.ArrowException
-        ) as error:  # fmt: skip
+        except (TypeError, KeyError, RecursionError, InvalidOperation, pa.ArrowException) as error:
             raise ValueError(str(error)) from None
         return cls(rows, found, others)
 

@@ -453,6 +453,8 @@ def _check_columns(path: Path, footer: int, _: tuple[int, ...]) -> None:
     # only the bytes say. Else looked at is what Arrow has read: two readers of the file could differ
     sink = io.BytesIO()
     with pq.ParquetFile(path) as file, path.open("rb") as stream:
+        if (count := file.metadata.num_columns) > PARQUET.columns:
+            raise _oversized(path, f"it has {count:,} columns, at most {PARQUET.columns:,} are read")
         file.metadata.created_by  # noqa: B018 - which may be no text
         raw = _Struct(stream, stream.seek(-8 - footer, 2), footer, _ENCRYPTION)
         try:
@@ -525,10 +527,6 @@ def open_checked(path: Path, **options: Any) -> pq.ParquetFile:
         message = f"its footer has {footer:,} bytes, at most {PARQUET.footer_bytes:,} are read"
         raise _oversized(path, message)
     file = pq.ParquetFile(path, **options)
-    meta = file.metadata
-    if meta.num_columns > PARQUET.columns:
-        file.close()
-        raise _oversized(path, f"it has {meta.num_columns:,} columns, at most {PARQUET.columns:,} are read")
     try:
         _check_columns(path, footer, _identity(path))
     except BaseException:

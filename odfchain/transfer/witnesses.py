@@ -179,12 +179,12 @@ class Witnesses:
 
         Returns what is to be said of the others, and the error of one that has cosigned another history.
         """
-        warnings, note = list[str](), note_in(dataset.folder, dataset.id)
-        conflict: errors.SignatureError | None = None
-        if not self.asked or note is None or note.checkpoint.head != dataset.chain.head():
-            if self.asked:
-                warnings.append("no witness was asked: the head has no checkpoint of its owner")
-            return warnings, None
+        if not self.asked:
+            return [], None
+        warnings, conflict = list[str](), None
+        note = note_in(dataset.folder, dataset.id)
+        if note is None or note.checkpoint.head != dataset.chain.head():
+            return ["no witness was asked: the head has no checkpoint of its owner"], None
         memory = self.memory.get(dataset.id)
         sizes = dict.fromkeys(memory.times(self.known), memory.checkpoint.size) if memory else {}
         chain, head, asked = dataset.chain, note.checkpoint.head, note
