@@ -2,7 +2,7 @@
 # make test   sets up what is needed and runs the tests
 # make soak   runs the slow corners: long property tests, thousands of mutations, each type of columns alone
 #             (one of them asks Azurite: npm install --global azurite@3.37.0; images need apt-get install podman runc),
-#             and writes build/soak-report.json; PROFILE=long: all that rfcs/063 counts, for a look before a release
+#             and writes build/soak-report.json; PROFILE=long: the tests of rfcs/063-promises.md, each as long as it can be
 # make coverage  runs the tests and shows which share of each package they run, beside its floor (half an hour)
 # make house  measures the structure: lines, arrows, circles, names, start-up (BEFORE=COMMIT puts an older tree beside it,
 #             WITH="--bench all --tests" the benchmarks and the tests of both)
@@ -34,9 +34,11 @@ PROFILE = short
 EXAMPLES_short := soak
 EXAMPLES_long := deep
 EXAMPLES = $(or $(EXAMPLES_$(PROFILE)),$(error PROFILE is short or long))
+SOAK_short := -m 'soak or hypothesis'
+SOAK_long = -m '' $$($(BIN)/python -m tests.kit.promise_figures --tests)
 
 soak: $(VENV)/dev.stamp
-	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-$(EXAMPLES)} $(BIN)/python -m pytest -m 'soak or hypothesis' \
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-$(EXAMPLES)} $(BIN)/python -m pytest $(SOAK_$(PROFILE)) \
 		-p tests.kit.soak_report --soak-report build/soak-report.json
 
 coverage: $(VENV)/dev.stamp

@@ -32,7 +32,7 @@ settings.register_profile(
 )
 settings.register_profile("local", max_examples=300, deadline=None)
 settings.register_profile("soak", max_examples=2_000, deadline=None)
-settings.register_profile("deep", max_examples=5_000, deadline=None)
+settings.register_profile("deep", max_examples=20_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

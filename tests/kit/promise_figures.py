@@ -1,8 +1,9 @@
 """Writes what a run has counted into the table of promises (`rfcs/063-promises.md`).
 
     python -m tests.kit.promise_figures build/soak-report.json …
+    python -m tests.kit.promise_figures --tests
 
-A report of `make soak PROFILE=long` fills the column of the long run, one of `make test` that of the short run. Cases of
+The second form lists the tests of the table, which are what a long run runs. A report of `make soak PROFILE=long` fills the column of the long run, one of `make test` that of the short run. Cases of
 one test are added up. Rows whose tests are in no report stay as they are.
 """
 
@@ -58,6 +59,9 @@ def filled(page: str, report: dict[str, Any], today: str) -> str:
 
 def main() -> None:
     page = PAGE.read_text(encoding="utf-8")
+    if sys.argv[1:] == ["--tests"]:
+        print(*dict.fromkeys(f"{file}::{test}" for file, test in NAMED.findall(page)), sep="\n")
+        return
     for path in sys.argv[1:]:
         page = filled(
             page, json.loads(Path(path).read_text(encoding="utf-8")), f"{dt.datetime.now(dt.UTC):%Y-%m-%d}"
