@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import re
 import struct
@@ -49,6 +50,8 @@ _LINE = re.compile(f"— ({_NAME}) ([A-Za-z0-9+/]{{90,200}}={{0,2}})")
 _VKEY = re.compile(rf"({_NAME})\+([0-9a-f]{{8}})\+([A-Za-z0-9+/]{{44}})")
 _BODY = re.compile(r"(did:odf:\S+)\n([1-9][0-9]{0,18})\n([A-Za-z0-9+/]{43}=)\nhead (f1620[0-9a-f]{64})\n")
 _TIME = struct.Struct(">Q")
+# a push meets each line six times
+_verify = functools.lru_cache(1_024)(verify_signature)
 
 
 class NoteKind(IntEnum):
@@ -115,10 +118,10 @@ class NoteKey:
     def verify(self, line: NoteLine, body: bytes) -> Timestamp | None:
         """The time of a line of this key (None of an owner's), or `SignatureError`."""
         if self.kind is NoteKind.LOG:
-            verify_signature(self.public_key, line.signature, body)
+            _verify(self.public_key, line.signature, body)
             return None
         seconds = _TIME.unpack_from(line.signature)[0]
-        verify_signature(self.public_key, line.signature[_TIME.size :], _cosigned(body, seconds))
+        _verify(self.public_key, line.signature[_TIME.size :], _cosigned(body, seconds))
         try:
             return Timestamp.from_epoch_ms(seconds * 1_000)
         except InvalidIdError:

@@ -74,6 +74,7 @@ class ProvenNote:
 
 
 _BOTH = Rule("two of them", lambda items: len(items) == 2)
+_TEXTS = Rule("signed texts", lambda texts: all(map(str.isascii, texts)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +85,7 @@ class _Proof:
     blocks: Annotated[tuple[Multihash, ...], _BOTH]
     heads: Annotated[tuple[SignedBranch, ...], _BOTH] | None = None
     notes: Annotated[tuple[ProvenNote, ...], _BOTH] | None = None
-    statements: (
-        Annotated[tuple[str, ...], Rule("signed texts", lambda texts: all(map(str.isascii, texts)))] | None
-    ) = None
+    statements: Annotated[tuple[str, ...], _TEXTS] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +115,9 @@ class Evidence:
         """The file of this proof."""
         proof = _Proof(
             format=_OF_NOTES if self.notes else _OF_KEYS if self.statements else FORMAT,
-            dataset=self.dataset_id,
-            sequence_number=self.sequence_number,
-            blocks=self.hashes,
-            heads=self.branches or None,
-            notes=self.notes or None,
-            statements=self.statements or None,
-        )
+            dataset=self.dataset_id, sequence_number=self.sequence_number, blocks=self.hashes,
+            heads=self.branches or None, notes=self.notes or None, statements=self.statements or None,
+        )  # fmt: skip
         return canonical_json(to_tree(proof)) + b"\n"
 
 

@@ -194,15 +194,12 @@ class KeyHistory:
             path += rivals
             base = rivals[0].hash
         return cls(
-            dataset_id=dataset_id,
-            authority=signer,
-            lines=tuple(path),
+            dataset_id=dataset_id, authority=signer, lines=tuple(path), superseded=tuple(superseded),
             reached=tuple(line for line in known.values() if line.hash in reached),
             conflict=tuple((heirs if len(heirs) > 1 else rivals)[:2]),
             pending=heirs[0] if heirs and fresh else None,
-            superseded=tuple(superseded),
             committed=pin.said.next if pin is not None else None,
-        )
+        )  # fmt: skip
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -247,10 +244,10 @@ class KeyHistory:
                 raise SignatureError(problem, f"{said} {end}, and nothing shows that it was signed before")
 
         if (heir := self.pending) is not None:
-            message = f"{heir.said.signer} says that it has succeeded {self.authority}"
-            message += (
-                ", whose word on that was not seen before: neither is believed without --accept-successor"
+            message = (
+                f"{heir.said.signer} says that it has succeeded {self.authority}, whose word on that was "
             )
+            message += "not seen before: neither is believed without --accept-successor"
             raise SignatureError(Problem.SUCCESSION, message)
         if (since := dict(self.superseded).get(signer)) is not None:
             said = f"superseded: {self.authority} has succeeded {signer} since"

@@ -30,7 +30,8 @@ _BETWEEN = " · "
 
 def work_line(done: WorkDone, width: int) -> str:
     """Progress within a width: tasks are left out first, then bytes; a long name loses its middle."""
-    rows, size, tasks, left = _rows(done), _size(done), _tasks(done), _left(done.seconds_left)
+    rows, size, left = _rows(done), _size(done), _left(done.seconds_left)
+    tasks = f"{done.tasks:,} of {done.total_tasks:,} tasks" if done.total_tasks > 1 else ""
     choices = [
         [part for part in parts if part]
         for parts in ((rows, size, tasks, left), (rows, size, left), (rows, left), (rows,))
@@ -59,10 +60,6 @@ def _size(done: WorkDone) -> str:
         return ""
     shown = human_size(done.read_bytes)
     return shown if done.total_bytes is None else f"{shown} of {human_size(most)}"
-
-
-def _tasks(done: WorkDone) -> str:
-    return f"{done.tasks:,} of {done.total_tasks:,} tasks" if done.total_tasks > 1 else ""
 
 
 def _left(seconds: float | None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fnmatch
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 from odfchain import errors
@@ -97,14 +98,9 @@ def serve_witness(
 ) -> None:  # fmt: skip
     """Cosign until SIGTERM or Ctrl-C; `listening` is called with the URL and the key of the witness."""
     files = workspace._files  # noqa: SLF001 - as of a node
-    log = own_log(files, "witness", name)
-    try:
-        server = RepositoryServer(
-            files, Witness(log, admitted(files, patterns), NoteMemory(files.root / "seen")), **asked
-        )
-        server.run(lambda url: listening(url, str(log.key)))
-    finally:
-        log.close()
+    with closing(own_log(files, "witness", name)) as log:
+        witness = Witness(log, admitted(files, patterns), NoteMemory(files.root / "seen"))
+        RepositoryServer(files, witness, **asked).run(lambda url: listening(url, str(log.key)))
 
 
 def admitted(workspace: WorkspaceFiles, patterns: Sequence[str]) -> Callable[[DatasetId], bool]:

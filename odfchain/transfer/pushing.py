@@ -20,7 +20,7 @@ from odfchain.chain.statements import Did, parse_did
 from odfchain.limits import SHARING
 from odfchain.odf.identity import HashList, Multihash
 from odfchain.odf.times import Timestamp
-from odfchain.progress import SILENT, Progress
+from odfchain.progress import SILENT, Progress, on_a_thread
 from odfchain.storage.local import HEAD
 from odfchain.storage.locations import PeerUrl
 from odfchain.storage.public_layout import ObjectKey, ObjectKind
@@ -154,15 +154,9 @@ class _Push(Sync[PushPlan, PushOutcome]):
         merged = self._merged_blocks(head)
         objects, present = self._missing_there([*merged, *blocks] if merged else blocks)
         return PushPlan(
-            where=peer.where,
-            old_head=old,
-            new_head=head,
-            blocks=blocks,
-            objects=objects,
-            merged=merged,
-            present=present,
-            overwrites=overwrites,
-        )
+            where=peer.where, old_head=old, new_head=head, blocks=blocks,
+            objects=objects, merged=merged, present=present, overwrites=overwrites,
+        )  # fmt: skip
 
     def _compared(self, head: Multihash, old: Multihash | None) -> Comparison:
         dataset, peer = self.dataset, self.peer
@@ -273,12 +267,17 @@ class _Push(Sync[PushPlan, PushOutcome]):
             what = "list of branches" if dataset.ref != HEAD else "hint for faster clones"
             self.progress.note(f"the {what} was not written: {error}")
 
+    def _cosigned(self) -> tuple[list[str], errors.SignatureError | None]:
+        return self.witnesses.cosign(self.dataset) if self.witnesses is not None else ([], None)
+
     def finish(self, plan: PushPlan) -> PushOutcome:
-        snapshots, unsent = self.described or send_objects(
-            self.dataset, self.peer, parallel=self.options.at_once
-        )
-        warnings, conflict = self.witnesses.cosign(self.dataset) if self.witnesses is not None else ([], None)
-        signature, problem = push_statements(self.dataset, self.peer, plan.new_head, self.trusted)
+        asked, dataset, peer = self.witnesses, self.dataset, self.peer
+        # the head is there: witnesses may be asked, and other statements are sent meanwhile
+        waits = asked is not None and asked.asked
+        cosigned = on_a_thread(self._cosigned, "odfchain-witnesses").result if waits else self._cosigned
+        snapshots, unsent = self.described or send_objects(dataset, peer, parallel=self.options.at_once)
+        signature, problem = push_statements(dataset, peer, plan.new_head, self.trusted, cosigned)
+        warnings, conflict = cosigned()
         return PushOutcome(
             plan=plan,
             caveat=None if plan.up_to_date else self.peer.transport.caveat,
@@ -323,7 +322,7 @@ class _PushToNode(_Push):
         )
 
     def finish(self, plan: PushPlan) -> PushOutcome:
-        warnings, conflict = self.witnesses.cosign(self.dataset) if self.witnesses is not None else ([], None)
+        warnings, conflict = self._cosigned()
         status = push_to_node(self.dataset, self.peer, plan.new_head, moved=not plan.up_to_date)
         problem = "; ".join(warnings) or None
         return PushOutcome(plan=plan, caveat=None, signature=status, problem=problem, conflict=conflict)

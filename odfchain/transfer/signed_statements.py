@@ -588,13 +588,14 @@ class Examination:
 
 
 def push_statements(
-    dataset: DatasetFiles, peer: Store, head: Multihash, trusted: Sequence[Did] = ()
-) -> tuple[SignatureStatus, str | None]:
+    dataset: DatasetFiles, peer: Store, head: Multihash, trusted: Sequence[Did] = (),
+    cosigned: Callable[[], object] = lambda: None,
+) -> tuple[SignatureStatus, str | None]:  # fmt: skip
     """The destination, whose head is `head`, has its signature and the attestations of this chain.
 
-    Returns the signature there, and which statements could not be written. Of a branch it has the signature;
-    attestations go with the head. A failure there is no failure of the push, which is done by then; nor are
-    local statements that cannot be read.
+    The checkpoint is sent last, when `cosigned` returns. Returns the signature there, and which statements
+    could not be written. Of a branch it has the signature; attestations go with the head. A failure there is
+    no failure of the push, which is done by then; nor are local statements that cannot be read.
     """
     status = SignatureStatus.UNSIGNED
     block_at = dataset.chain.by_number(head)
@@ -603,10 +604,11 @@ def push_statements(
         status = _push_signature(dataset, peer, head, block_at, keys)
         if dataset.chain.ref != HEAD:
             return status, None
-        push_note(dataset, peer, head, keys)
         _push_lines(AUDITS, dataset, peer, block_at, trusted)
         # the owner is the first to be believed about his own dataset
         _push_lines(SNAPSHOTS, dataset, peer, block_at, (*keys.signers(Scope.SNAPSHOTS), *trusted))
+        cosigned()
+        push_note(dataset, peer, head, keys)
     except (errors.TransferError, errors.StoreError) as error:
         # the push itself is done by now: what fails here must not fail it
         return status, f"not all signed statements were written: {one_line(error.message, 800)}"
