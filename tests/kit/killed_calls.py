@@ -216,9 +216,22 @@ class Fork:
         self._strace: subprocess.Popen[bytes] | None = None
 
     def trace(self, *options: str, log: Path | None = None) -> None:
-        """From here on strace sees each of its calls."""
+        """From here on strace sees each of its calls, and of its threads; not of a program that it starts."""
         self._strace = subprocess.Popen(
-            [STRACE, "-f", "-y", "-s", "256", *options, "-o", str(log or "/dev/null"), "-p", str(self.pid)],
+            [
+                STRACE,
+                "-f",
+                "-b",
+                "execve",
+                "-y",
+                "-s",
+                "256",
+                *options,
+                "-o",
+                str(log or "/dev/null"),
+                "-p",
+                str(self.pid),
+            ],
             stderr=subprocess.PIPE,
         )
         assert b"attached" in (line := self._strace.stderr.readline()), line
