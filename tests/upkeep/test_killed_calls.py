@@ -231,7 +231,7 @@ def test_an_ingest_of_eight_files_is_killed_at_each_system_call(
     with one_session() as env, forks(env) as found:
         scene = scene_of("ingest", tmp_path)
         found.run("ingest", shutil.copytree(scene.template, tmp_path / "first"))  # which starts the session
-        killed_at_calls(found, scene, tmp_path, scaled(2, 12, 100), record_property)
+        killed_at_calls(found, scene, tmp_path, scaled(2, 12, 200), record_property)
 
 
 def test_killed_at_random_moments(warm: Forks, tmp_path: Path, record_property: Record) -> None:
