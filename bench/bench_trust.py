@@ -28,7 +28,7 @@ from odfchain.transfer.witnesses import ADD, Request, WitnessLog
 
 BLOCKS, ROUNDS, WITNESSES = 200, 15, 3
 REQUESTS, CONNECTIONS = 3_000, 16
-LOGS = 100_000
+LOGS, DATASETS = 100_000, 1_000
 
 
 @contextmanager
@@ -57,6 +57,7 @@ def bench_trust() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as root:
         yield from _checkpoints(Path(root))
         yield from _pushes(Path(root))
+        yield _datasets(Path(root))
         yield _rate(Path(root))
         yield _size(Path(root))
 
@@ -109,6 +110,31 @@ def _pushes(root: Path) -> Iterator[Figure]:
     plain, witnessed = (statistics.median(each) for each in times.values())
     remark = f"{1_000 * plain:.0f} and {1_000 * witnessed:.0f} ms"
     yield Figure("push of a block with 3 witnesses ÷ without", witnessed / plain, "×", 1.3, remark=remark)
+
+
+def _datasets(root: Path) -> Figure:
+    from tests.kit.shared_store import add  # noqa: PLC0415
+
+    tell(f"pushing {DATASETS:,} datasets with and without witnesses")
+    with ExitStack() as stack:
+        names = [f"n{n}.example" for n in range(WITNESSES)]
+        running = [stack.enter_context(_witness(root / name, name)) for name in names]
+        places = {name: Workspace.init(root / name) for name in ("alone", "many")}
+        for url, key in running:
+            places["many"].add_witness(url, key)
+        times = dict.fromkeys(places, 0.0)
+        for number in range(DATASETS):
+            for name, place in places.items():
+                add(place, f"d{number}")
+                began = perf_counter()
+                outcome = place[f"d{number}"].push((root / f"at-{name}" / f"d{number}").as_uri())
+                times[name] += perf_counter() - began
+                assert outcome.problem is None, outcome.problem
+    remark = f"{times['alone']:.0f} and {times['many']:.0f} s"
+    ratio = times["many"] / times["alone"]
+    return Figure(
+        f"pushes of {DATASETS:,} datasets with 3 witnesses ÷ without", ratio, "×", 3.0, remark=remark
+    )
 
 
 def _rate(root: Path) -> Figure:

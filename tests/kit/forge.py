@@ -7,11 +7,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import jsonschema
+
 from odfchain.chain.statements import Attestation, EngineUsed, SignedHead, StatementType, Verdict
 from odfchain.odf.canonical_json import canonical_json
 from odfchain.odf.identity import DatasetKey
 from odfchain.odf.times import Timestamp
-from tests.kit.support import hash_of
+from tests.kit.support import ROOT, hash_of
 
 OWNER, STRANGER = DatasetKey.generate(), DatasetKey.generate()
 AUDITORS = [DatasetKey.generate() for _ in range(18)]
@@ -74,3 +76,12 @@ def container(
 def spaced(value: dict[str, Any]) -> bytes:
     """The same JSON in another text."""
     return json.dumps(value).encode()
+
+
+def assert_proof_is_valid(data: bytes) -> None:
+    """A proof of two histories is as `schemas/Evidence.json` says, and would not be without any member."""
+    validator = jsonschema.Draft202012Validator(json.loads((ROOT / "schemas" / "Evidence.json").read_text()))
+    document = json.loads(data)
+    validator.validate(document)
+    for member in document:
+        assert not validator.is_valid({k: v for k, v in document.items() if k != member}), member

@@ -11,7 +11,7 @@ import pytest
 
 from odfchain import Workspace
 from odfchain.chain.checkpoints import Checkpoint, note_in, read_note, sign_note
-from odfchain.chain.equivocation import evidence_of_keys, read_evidence
+from odfchain.chain.equivocation import NoteClaim, evidence_of_keys, read_evidence
 from odfchain.chain.key_statements import (
     Delegate,
     KeyHistory,
@@ -37,7 +37,18 @@ from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import curve
-from tests.kit.forge import DATASET, HEAD, OWNER, SEQUENCE, STRANGER, b64, container, header, signed
+from tests.kit.forge import (
+    DATASET,
+    HEAD,
+    OWNER,
+    SEQUENCE,
+    STRANGER,
+    assert_proof_is_valid,
+    b64,
+    container,
+    header,
+    signed,
+)  # fmt: skip
 from tests.kit.forged_signatures import NEUTRAL_SIGNATURE, ONE_KEY, malleable
 from tests.kit.owned_keys import (
     LAPTOP,
@@ -55,7 +66,7 @@ from tests.kit.owned_keys import (
 )  # fmt: skip
 from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.signed_heads import COMMON, REQUIRE, Reader, head_of, owned, publish
-from tests.kit.support import Run
+from tests.kit.support import Run, hash_of
 from tests.kit.witnesses import ask, cosigned, witness
 
 
@@ -124,6 +135,7 @@ def test_case_19_two_keys_statements_of_one_number(tmp_path: Path, run: Run) -> 
     assert (checked.code, found["sequenceNumber"], found["keysStatements"]) == (0, *wanted["file"])
     assert {found["block"], found["otherBlock"]} == {str(line.hash) for line in both.conflict}
     data = kept.path.read_bytes()
+    assert_proof_is_valid(data)
     last = both.conflict[1].text
     other = last[:-9] + (b"B" if last[-9:-8] == b"A" else b"A") + last[-8:]
     for forged in (
@@ -134,6 +146,29 @@ def test_case_19_two_keys_statements_of_one_number(tmp_path: Path, run: Run) -> 
         with pytest.raises(SignatureError):
             read_evidence(forged, "forged")
     assert evidence_of_keys(delegated(first)) is None
+
+
+def test_two_checkpoints_of_a_delegate_are_a_proof() -> None:
+    """By the keys statements that name it; without them, or with those of another, they are none."""
+    keys, begin = delegated(), Frontier().append(HEAD)
+    blocks = [hash_of(text) for text in ("one", "other")]
+    logs = [begin.append(block) for block in blocks]
+    claims = [NoteClaim(sign_note(Checkpoint.of(DATASET, log), LAPTOP), keys=keys.texts) for log in logs]
+    found = claims[0].prove(claims[1])
+    assert found is not None
+    assert found == claims[1].prove(claims[0])
+    assert (found.sequence_number, {*found.hashes}) == (1, {*blocks})
+    data = found.to_bytes()
+    assert read_evidence(data, "file") == found
+    assert_proof_is_valid(data)
+    without, others = replace(claims[0], keys=None), replace(claims[0], keys=delegated(key=THIEF).texts)
+    for claim in (without, others):
+        with pytest.raises(SignatureError):
+            claim.prove(claims[1])
+    owners = NoteClaim(sign_note(Checkpoint.of(DATASET, logs[0]), OWNER), keys=keys.texts)
+    mixed = owners.prove(claims[1])
+    assert mixed is not None
+    assert read_evidence(mixed.to_bytes(), "file") == mixed
 
 
 def test_case_20_a_succession_whose_commitment_was_not_seen(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from odfchain.transfer import witnesses as asked
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.witnesses import ADD, witnesses_of
 from odfchain.workspace.points import branch_names, ref_names
+from tests.kit.forge import assert_proof_is_valid
 from tests.kit.loopback import Handler, WebServer
 from tests.kit.running_node import running_node
 from tests.kit.served_workspace import Reply, add_slice, make_dataset
@@ -273,6 +274,7 @@ def test_case_13_two_notes_of_one_size(owner: Workspace, tmp_path: Path, run: Ru
     assert len(kept.evidence.notes) == 2 * expected["evidence"]
     assert read_evidence_file(kept.path) == kept.evidence
     data = kept.path.read_bytes()
+    assert_proof_is_valid(data)
     for index in range(0, len(data), 7):
         changed = data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
         kept.path.write_bytes(changed)
