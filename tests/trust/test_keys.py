@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from odfchain.transfer.pushing import PushOutcome
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit import curve
+from tests.kit import curve, shared_store
 from tests.kit.forge import (
     DATASET,
     HEAD,
@@ -66,8 +66,15 @@ from tests.kit.owned_keys import (
 )  # fmt: skip
 from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.signed_heads import COMMON, REQUIRE, Reader, head_of, owned, publish
+from tests.kit.small_s3 import SmallS3
 from tests.kit.support import Run, hash_of
 from tests.kit.witnesses import ask, cosigned, witness
+
+
+@pytest.fixture
+def small_s3() -> Iterator[SmallS3]:
+    with SmallS3() as store:
+        yield store
 
 
 def head_by(
@@ -387,9 +394,17 @@ def test_case_30_who_has_signed_the_head(run: Run, tmp_path: Path, monkeypatch: 
     assert (listed[0]["key"], listed[0]["is"]) == (str(DATASET), "owner")
 
 
-@pytest.mark.parametrize("place", ["a node", "a plain store"])
-def test_a_revocation_spreads_though_the_head_is_there(place: str, tmp_path: Path) -> None:
-    owner, there = Workspace.init(tmp_path / "owner"), WorkspaceFiles.init(tmp_path / "node")
+@pytest.mark.parametrize("place", ["a node", "a node over a store", "a plain store"])
+def test_a_revocation_spreads_though_the_head_is_there(
+    place: str, tmp_path: Path, small_s3: SmallS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = Workspace.init(tmp_path / "owner")
+    if place == "a node over a store":
+        shared_store.environment(monkeypatch, tmp_path / "home")
+        shared_store.machine(small_s3, tmp_path / "node")
+        there = shared_store.opened(tmp_path / "node")
+    else:
+        there = WorkspaceFiles.init(tmp_path / "node")
     make_dataset(owner._files, "d", 5)
     owner["d"].say_keys(delegates=delegated().lines[0].said.delegates)
     with RepositoryServer(there, write=True) as server:
