@@ -16,7 +16,9 @@ import pytest
 
 from odfchain import Workspace, errors
 from odfchain.chain.checkpoints import NoteKey, NoteKind, note_in
+from odfchain.chain.key_statements import Delegate, Scope
 from odfchain.chain.transparency_log import tree_root
+from odfchain.odf.times import Timestamp
 from tests.kit.processes import wait_until
 from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.trust_cases import case
@@ -33,8 +35,21 @@ def owner(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def litewitness(owner: Workspace, tmp_path: Path) -> Iterator[tuple[str, NoteKey]]:
-    """Its address and key; the dataset `d` is made known to it as `witnessctl add-log` and `add-key` do."""
+def laptop(owner: Workspace, tmp_path: Path) -> Workspace:
+    """A copy of `d` whose own key is the owner's delegate."""
+    workspace, there = Workspace.init(tmp_path / "laptop"), (tmp_path / "A/d").as_uri()
+    owner["d"].push(there)
+    workspace.pull(there, name="d")
+    delegate = Delegate.of(workspace["d"].new_key(), Timestamp.now(), 86_400, tuple(Scope))
+    owner["d"].say_keys(delegates=[delegate])
+    owner["d"].push(there)
+    workspace.pull(there, name="d")
+    return workspace
+
+
+@pytest.fixture
+def litewitness(owner: Workspace, laptop: Workspace, tmp_path: Path) -> Iterator[tuple[str, NoteKey]]:
+    """Its address and key; `d` and its keys are made known to it as `witnessctl add-log` and `add-key` do."""
     program, agent = shutil.which("litewitness"), shutil.which("ssh-agent")
     if program is None or agent is None:
         pytest.skip(
@@ -52,8 +67,10 @@ def litewitness(owner: Workspace, tmp_path: Path) -> Iterator[tuple[str, NoteKey
         )
         empty = base64.b64encode(tree_root(())).decode()
         rows.execute("insert into log values (?, 0, ?)", (origin, empty))
-        vkey = NoteKey(origin, owner["d"].id.public_key, NoteKind.LOG)
-        rows.execute("insert into key values (?, ?)", (origin, str(vkey)))
+        ((delegate, _),) = laptop["d"].keys().delegates
+        for each in (owner["d"].id, delegate.key):
+            vkey = NoteKey(origin, each.public_key, NoteKind.LOG)
+            rows.execute("insert into key values (?, ?)", (origin, str(vkey)))
         rows.commit()
     sock = Path(os.path.relpath(tmp_path / "s"))  # the path of a socket has at most 107 bytes
     with (
@@ -109,3 +126,19 @@ def test_case_3_litewitness_cosigns_our_checkpoints(
         path.unlink()  # it is the witness who knows better
     with pytest.raises(errors.SignatureError, match=r"lite\.example/w has cosigned another history"):
         dataset.push((tmp_path / "B/d").as_uri())
+
+
+def test_litewitness_cosigns_checkpoints_of_a_delegate(
+    laptop: Workspace, litewitness: tuple[str, NoteKey], tmp_path: Path
+) -> None:
+    """It has a key of the log more, under the same name."""
+    dataset = laptop["d"]
+    ask(laptop, [litewitness])
+    for value in (7, 8):
+        add_slice(dataset._files, value)
+        outcome = dataset.push((tmp_path / "A/d").as_uri())
+        assert "has not cosigned" not in str(outcome.problem)
+        note = note_in(tmp_path / "A/d", dataset.id)
+        assert note is not None
+        ((delegate, _),) = dataset.keys().delegates
+        assert (note.signer, [*note.times([litewitness[1]])]) == (delegate.key, [litewitness[1]])
