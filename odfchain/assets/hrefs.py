@@ -140,8 +140,12 @@ def _check_rest(sign: str, rest: str, *, strip_query: bool) -> None:
 
 def _resolved(href: str, base: str) -> str:
     scheme = scheme_of(base)
-    root, path = "", escape(base)  # a path of files is no URL: nothing in it is escaped yet
-    if scheme:
+    if not scheme:
+        try:
+            root, path = "", escape(base)  # a path of files is no URL: nothing in it is escaped yet
+        except UnicodeEncodeError:
+            raise InvalidIdError("its Item lies in a folder whose name is no text") from None
+    else:
         path = _cut(base)[0]
         root, _, rest = path.partition("://")
         authority, _, rest = rest.partition("/")

@@ -253,10 +253,9 @@ def read_note(data: bytes, dataset_id: DatasetId | None = None, signers: Sequenc
 
     `dataset_id` is the one that is expected; `signers` are the keys that may sign (None: its own alone).
     """
-    try:
+    text = ""
+    with suppress(UnicodeDecodeError):
         text = data.decode() if len(data) <= ATTEST.note_bytes else ""
-    except UnicodeDecodeError:
-        text = ""
     body, blank, rest = text.partition("\n\n")
     found = _BODY.fullmatch(f"{body}\n")
     if found is None or not blank or not rest.endswith("\n") or rest.count("\n") > ATTEST.note_lines:

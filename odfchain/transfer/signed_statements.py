@@ -691,8 +691,6 @@ def _push_lines(
 
 
 def _there(peer: Store, file: SignedFile) -> bytes | None:
-    try:
+    with suppress(errors.TransferError):
         return peer.signed(file)
-    except errors.TransferError:
-        # what cannot be read there is worse than any signature of ours, so it is replaced
-        return b""
+    return b""  # what cannot be read there is worse than any signature of ours, so it is replaced
