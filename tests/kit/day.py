@@ -398,8 +398,10 @@ class Day:
         for each in mine:
             kind = {"slow": "file", "leaver": "ingest", "busy": "push"}.get(each.kind, each.kind)
             found[kind, str(each.status)] += 1
-            if each.kind == "push":  # it looks at the head, brings a slice, looks again, and signs
+            if (
+                each.kind == "push"
+            ):  # it looks at the head, brings a slice, looks again, signs, and has a checkpoint
                 found["file", "200"] += 3
-                found["file", "201"] += 2
+                found["file", "201"] += 3
             found["file", "200"] += 2 * (each.kind == "busy")  # it looks at the head before and afterwards
         return found
