@@ -20,6 +20,7 @@ from bench_memory import COMMAND
 from figures import Figure, per_call, spread, tell
 
 from odfchain import Workspace
+from odfchain.chain import checkpoints
 from odfchain.chain.checkpoints import Checkpoint, Note, NoteKey, read_note, sign_note, write_note
 from odfchain.chain.transparency_log import FRONTIER_KEY, Frontier
 from odfchain.odf.identity import DatasetId, DatasetKey, Multihash
@@ -84,7 +85,12 @@ def _checkpoints(root: Path) -> Iterator[Figure]:
     lines = [n.sign(note.checkpoint.body(), k, Timestamp.now()) for n, k in zip(names, keys, strict=True)]
     data = note.with_lines(lines, names).data()
     assert len(read_note(data).times(names)) == WITNESSES
-    cost = per_call(lambda: read_note(data, owner.dataset_id).times(names), calls=200, rounds=5)
+
+    def verified() -> None:
+        checkpoints._verify.cache_clear()  # as if it was met for the first time
+        read_note(data, owner.dataset_id).times(names)
+
+    cost = per_call(verified, calls=200, rounds=5)
     yield Figure("note with 3 cosignatures verified", cost / 1_000, "ms", 1.0)
 
 
