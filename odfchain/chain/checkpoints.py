@@ -88,6 +88,7 @@ class NoteKey:
         return cls(name, key.dataset_id.public_key)
 
     @classmethod
+    @functools.lru_cache(256)
     def parse(cls, text: str) -> NoteKey:
         """The witness's key that a vkey is."""
         found, shown = _VKEY.fullmatch(text), repr(one_line(text, 80))

@@ -271,10 +271,9 @@ class _Push(Sync[PushPlan, PushOutcome]):
         return self.witnesses.cosign(self.dataset) if self.witnesses is not None else ([], None)
 
     def finish(self, plan: PushPlan) -> PushOutcome:
-        asked, dataset, peer = self.witnesses, self.dataset, self.peer
-        # the head is there: witnesses may be asked, and other statements are sent meanwhile
-        waits = asked is not None and asked.asked
-        cosigned = on_a_thread(self._cosigned, "odfchain-witnesses").result if waits else self._cosigned
+        asked, dataset, peer, cosigned = self.witnesses, self.dataset, self.peer, self._cosigned
+        if asked and asked.asked:  # the head is there: they are asked while other statements are sent
+            cosigned = on_a_thread(cosigned, "odfchain-witnesses").result
         snapshots, unsent = self.described or send_objects(dataset, peer, parallel=self.options.at_once)
         signature, problem = push_statements(dataset, peer, plan.new_head, self.trusted, cosigned)
         warnings, conflict = cosigned()

@@ -181,12 +181,12 @@ class Witnesses:
         """
         if not self.asked:
             return [], None
-        warnings, conflict = list[str](), None
-        note = note_in(dataset.folder, dataset.id)
+        warnings, conflict, dataset_id, known = list[str](), None, dataset.id, self.known
+        note = note_in(dataset.folder, dataset_id)
         if note is None or note.checkpoint.head != dataset.chain.head():
             return ["no witness was asked: the head has no checkpoint of its owner"], None
-        memory = self.memory.get(dataset.id)
-        sizes = dict.fromkeys(memory.times(self.known), memory.checkpoint.size) if memory else {}
+        memory = self.memory.get(dataset_id)
+        sizes = dict.fromkeys(memory.times(known), memory.checkpoint.size) if memory else {}
         chain, head, asked = dataset.chain, note.checkpoint.head, note
 
         @functools.lru_cache(8)
@@ -208,11 +208,11 @@ class Witnesses:
             else:
                 warnings.append(f"witness {key.name} has not cosigned: {one_line(said.message, 300)}")
         if lines:
-            note = note.with_lines(lines, self.known)
+            note = note.with_lines(lines, known)
             with fsio.locked(dataset.folder / "info" / "lock"):
                 if dataset.chain.head() == note.checkpoint.head:
-                    keep_note(dataset.folder, note.merged(note_in(dataset.folder, dataset.id), self.known))
-            self.memory.remember(note, self.known)
+                    keep_note(dataset.folder, note.merged(note_in(dataset.folder, dataset_id), known))
+            self.memory.remember(note, known)
         return warnings, conflict
 
     def _ask(self, key: NoteKey, url: str, note: Note, old: int, prove: _Prove) -> NoteLine:
