@@ -386,7 +386,9 @@ def at_hours(query: Stateful, hours: Sequence[int], mark: int, late: Sequence[in
     return {"a": Part(rows, mark * HOUR)} | {other: Part([], mark * HOUR) for other in query.inputs[1:]}
 
 
-@pytest.mark.parametrize("name", ["tumbling", "session", "left join", "plain groups"])
+@pytest.mark.parametrize(
+    "name", ["tumbling", pytest.param("session", marks=pytest.mark.soak), "left join", "plain groups"]
+)
 def test_rows_that_come_too_late_are_counted_and_change_nothing_that_is_final(
     transforms: SparkTransformEngine, tmp_path: Path, name: str
 ) -> None:

@@ -234,7 +234,9 @@ PIECES = "piece_batches(document := SplitDocument.of(JsonArray(path)), range(len
 @pytest.mark.parametrize(
     ("way", "width", "count", "times"),
     [
-        pytest.param("record_batches(JsonArray(path).records())", 2_000, 5_000, 12, id="whole"),
+        pytest.param(
+            "record_batches(JsonArray(path).records())", 2_000, 5_000, 12, id="whole", marks=pytest.mark.soak
+        ),
         pytest.param(PIECES % "", 500, 40_000, 6, id="pieces"),
         pytest.param(
             PIECES % ", fields, tuple(TypedColumn.of(f) for f in fields)", 500, 40_000, 6, id="typed"

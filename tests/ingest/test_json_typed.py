@@ -42,6 +42,7 @@ from odfchain.spark.json_values import (
     text_type,
 )
 from tests.kit.json_documents import NUMBERS, Writer
+from tests.kit.run_length import scaled
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
@@ -215,11 +216,11 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_random_documents(tmp_path: Path, small_pieces: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = counted(monkeypatch)
-    for seed in range(2_500):
+    seen, count = counted(monkeypatch), scaled(1_000, 2_500, 2_500)
+    for seed in range(count):
         compare(TypedWriter(seed).document(tmp_path / "in"), seen)
-    assert min(seen["unsure"], seen["records"], seen["features"]) > 200, seen
-    assert all(seen[c.field.name] > 120 for c in TYPED if not c.text), seen
+    assert min(seen["unsure"], seen["records"], seen["features"]) > 0.08 * count, seen
+    assert all(seen[c.field.name] > 0.048 * count for c in TYPED if not c.text), seen
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
@@ -258,18 +259,18 @@ def compare_lines(path: Path, form: Any, seen: Counter[str]) -> None:
 @pytest.mark.parametrize("form", [parse_object, parse_feature])
 def test_random_lines(tmp_path: Path, small_pieces: None, form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some are torn, or glued, or have blanks around them."""
-    seen, path = counted(monkeypatch), tmp_path / "in"
-    for seed in range(800):
+    seen, path, count = counted(monkeypatch), tmp_path / "in", scaled(320, 800, 800)
+    for seed in range(count):
         writer = TypedWriter(seed)
         write = writer.feature if form is parse_feature else writer.object
         made = [re.sub(r"[\r\n]", " ", write()) for _ in range(writer.rng.randrange(1, 9))]
         between = writer.rng.choice(["\n", "\n", "\n", "\r\n", "\r", "\n\n", " \n \t\n"])
         path.write_bytes(writer.broken(between.join(made)).encode("utf-8", "surrogatepass"))
         compare_lines(path, form, seen)
-    assert seen["unsure"] > 50, seen
-    assert seen["features" if form is parse_feature else "records"] > 50, seen
-    assert form is parse_object or seen["geometries"] > 100, seen
-    assert all(seen[c.field.name] > 20 for c in TYPED if not c.text), seen
+    assert seen["unsure"] > count / 16, seen
+    assert seen["features" if form is parse_feature else "records"] > count / 16, seen
+    assert form is parse_object or seen["geometries"] > count / 8, seen
+    assert all(seen[c.field.name] > count / 40 for c in TYPED if not c.text), seen
 
 
 USUAL = {

@@ -450,8 +450,9 @@ def test_intervals_are_the_text_that_the_library_of_the_node_shows(kind: str) ->
         assert types[0] == {"Interval": kind} == types[2]["List"]["data_type"]
 
 
-@pytest.mark.parametrize("data_format", ["JsonAoS", "JsonSoA", "JsonAoA"])
-@pytest.mark.parametrize("kind", INTERVALS)
+@pytest.mark.parametrize(
+    ("kind", "data_format"), list(zip(INTERVALS, ["JsonAoS", "JsonSoA", "JsonAoA"], strict=True))
+)
 def test_answers_with_intervals_are_made_and_checked(
     workspace: odf.Workspace, kind: str, data_format: str
 ) -> None:

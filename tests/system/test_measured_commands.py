@@ -42,6 +42,7 @@ def home(bench: dict[str, ModuleType], folder: Path, program: Path) -> Any:
     return made
 
 
+@pytest.mark.soak
 def test_both_sides_do_the_same_and_times_are_told(
     bench: dict[str, ModuleType], program: Path, tmp_path: Path
 ) -> None:
