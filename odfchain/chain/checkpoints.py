@@ -50,8 +50,7 @@ _LINE = re.compile(f"— ({_NAME}) ([A-Za-z0-9+/]{{90,200}}={{0,2}})")
 _VKEY = re.compile(rf"({_NAME})\+([0-9a-f]{{8}})\+([A-Za-z0-9+/]{{44}})")
 _BODY = re.compile(r"(did:odf:\S+)\n([1-9][0-9]{0,18})\n([A-Za-z0-9+/]{43}=)\nhead (f1620[0-9a-f]{64})\n")
 _TIME = struct.Struct(">Q")
-# a push meets each line six times
-_verify = functools.lru_cache(1_024)(verify_signature)
+_verify = functools.lru_cache(1_024)(verify_signature)  # a push meets each line six times
 
 
 class NoteKind(IntEnum):

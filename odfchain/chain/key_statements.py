@@ -244,11 +244,11 @@ class KeyHistory:
                 raise SignatureError(problem, f"{said} {end}, and nothing shows that it was signed before")
 
         if (heir := self.pending) is not None:
-            message = (
-                f"{heir.said.signer} says that it has succeeded {self.authority}, whose word on that was "
+            raise SignatureError(
+                Problem.SUCCESSION,
+                f"{heir.said.signer} says that it has succeeded {self.authority}, whose word on that was not "
+                "seen before: neither is believed without --accept-successor",
             )
-            message += "not seen before: neither is believed without --accept-successor"
-            raise SignatureError(Problem.SUCCESSION, message)
         if (since := dict(self.superseded).get(signer)) is not None:
             said = f"superseded: {self.authority} has succeeded {signer} since"
             require_before(since, Problem.SUPERSEDED, said)
@@ -353,8 +353,8 @@ def join_keys(
 
 def keep_keys(root: Path, folder: Path, history: KeyHistory) -> None:
     """Durably add a history to a dataset's file and to what was met, unless it awaits a decision."""
-    files = {folder / SignedFile.KEYS.value: folder / "info" / "lock"}
-    files |= {(seen := seen_keys(root, history.dataset_id)): seen.with_name(".lock")}
+    seen = seen_keys(root, history.dataset_id)
+    files = {folder / SignedFile.KEYS.value: folder / "info" / "lock", seen: seen.with_name(".lock")}
     for path, lock in files.items() if history.pending is None and history.reached else ():
         fsio.make_folder(path.parent)
         # another command may have added some meanwhile

@@ -522,10 +522,8 @@ def open_checked(path: Path, **options: Any) -> pq.ParquetFile:
         stream.seek(max(0, size - 8))
         end = stream.read(8)
     footer = struct.unpack("<I", end[:4])[0] if len(end) == 8 else 0
-    # one that is longer than the file is damage
-    if end[4:] == b"PAR1" and PARQUET.footer_bytes < footer <= size:
-        message = f"its footer has {footer:,} bytes, at most {PARQUET.footer_bytes:,} are read"
-        raise _oversized(path, message)
+    if end[4:] == b"PAR1" and PARQUET.footer_bytes < footer <= size:  # one that is longer is damage
+        raise _oversized(path, f"its footer has {footer:,} bytes, at most {PARQUET.footer_bytes:,} are read")
     file = pq.ParquetFile(path, **options)
     try:
         _check_columns(path, footer, _identity(path))

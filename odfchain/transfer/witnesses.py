@@ -193,6 +193,9 @@ class Witnesses:
         def prove(old: int) -> Sequence[bytes]:
             return consistency_proof(chain.hashes(head), old) if 0 < old < asked.checkpoint.size else ()
 
+        with suppress(errors.OdfchainError):  # once, and not by each thread, which says what is wrong
+            prove(memory.checkpoint.size if memory else 0)
+
         def ask(witness: tuple[NoteKey, str]) -> NoteLine | errors.OdfchainError:
             try:
                 return self._ask(*witness, asked, sizes.get(witness[0], 0), prove)

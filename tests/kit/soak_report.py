@@ -34,9 +34,12 @@ class SoakReport:
         if not report.passed and found["outcome"] != "failed":
             found["outcome"] = "failed" if report.failed else "skipped"
         if time.monotonic() > self.saved + SAVED_EVERY:
-            self.pytest_sessionfinish()
+            self.save()
 
     def pytest_sessionfinish(self) -> None:
+        self.save()
+
+    def save(self) -> None:
         """Complete or as it was: a run that is stopped leaves no half of a file, and what it found out until then."""
         self.saved = time.monotonic()
         self.path.parent.mkdir(parents=True, exist_ok=True)
