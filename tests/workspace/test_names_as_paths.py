@@ -106,6 +106,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "tmp").mkdir(parents=True)
     monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(folder / "tmp"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a module that is imported within is compiled
     append(add_root(Workspace.init(folder), "cities", SCHEMA), "a")
     monkeypatch.chdir(folder)
     return tmp_path
