@@ -74,7 +74,7 @@ def test_inputs_that_follow_coverage_break_no_reader(tmp_path: Path, record_prop
 def test_millions_of_blocks_break_no_reader(tmp_path: Path, record_property: Record) -> None:
     """FlatBuffers and the Arrow schemas within them, by chance, with the time and the memory of each."""
     report = campaign(
-        ["block", "arrow schema of a block"], scaled(1, 10, 300), tmp_path, by_coverage=False, jobs=2
+        ["block", "arrow schema of a block"], scaled(1, 10, 400), tmp_path, by_coverage=False, jobs=2
     )
     assert (report["faults"], report["died"]) == ([], [])
     assert report["executions"] > scaled(1_000, 10_000, 2_000_000)
