@@ -109,7 +109,7 @@ class ChildProcess:
         self, start: Callable[[contextlib.ExitStack, dict[str, Any]], Any], *, starting_seconds: float
     ) -> None:
         """`start` makes the process with these pipes; what it enters into the stack is left at the end."""
-        self._ready = False
+        self._ready, self._loading = False, threading.Lock()
         self._owner = os.getpid()
         self._starting_seconds = starting_seconds
         with contextlib.ExitStack() as files:
@@ -129,18 +129,18 @@ class ChildProcess:
             self._files.close()
 
     def ready(self) -> None:
-        """The engine is loaded."""
-        if self._ready:
-            return
-        try:
-            line = self._read(len(READY), self._starting_seconds)
-        except TimeoutError:
+        """The engine is loaded; threads may wait for it together."""
+        with self._loading:
+            if self._ready:
+                return
             line = b""
-        if line != READY:
-            code = self._code()
-            how = "in time" if code is None else f"(exit code {code}): {self._complaint()}"
-            raise EngineError(f"the process that answers queries did not start {how}")
-        self._ready = True
+            with contextlib.suppress(TimeoutError):
+                line = self._read(len(READY), self._starting_seconds)
+            if line != READY:
+                code = self._code()
+                how = "in time" if code is None else f"(exit code {code}): {self._complaint()}"
+                raise EngineError(f"the process that answers queries did not start {how}")
+            self._ready = True
 
     def _read(self, most: int, seconds: float) -> bytes:
         self._pipe.left = seconds
@@ -150,8 +150,7 @@ class ChildProcess:
     def _code(self) -> int | None:
         # it exits a moment after its last output
         with contextlib.suppress(subprocess.TimeoutExpired):
-            code: int = self._child.wait(0.5)
-            return code
+            return int(self._child.wait(0.5))
         return None
 
     def _complaints_text(self) -> str:

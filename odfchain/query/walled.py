@@ -203,8 +203,8 @@ class Loader:
         """It is gone, and all that it forked."""
         self._files.close()
 
-    def fork(self, complaints: Any) -> Fork:
-        """A process for one query, whose error output is that file."""
+    def fork(self, files: contextlib.ExitStack, complaints: Any) -> Fork:
+        """A process for one query, with that error output; its end is known until `files` are closed."""
         self._forks += 1
         (asked, asks), (answers, answered), (life, kept) = os.pipe(), os.pipe(), socket.socketpair()
         given = [asked, answered, complaints.fileno(), kept.fileno()]
@@ -213,6 +213,7 @@ class Loader:
         kept.close()
         os.close(asked)
         os.close(answered)
+        files.callback(life.close)
         return Fork(self, life, os.fdopen(asks, "wb"), os.fdopen(answers, "rb", 0))
 
     def ended(self) -> int:
@@ -255,19 +256,18 @@ class Fork:
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code; a loader that does not say it is ended."""
+        """The exit code, for each thread that waits; a loader that does not say it is ended."""
         if self._code is None:
-            self._life.settimeout(_ENDING_SECONDS if timeout is None else timeout)
-            try:
-                said = self._life.recv(_STATUS.size)
-            except (TimeoutError, BlockingIOError):
-                if timeout is not None:
-                    raise subprocess.TimeoutExpired("", timeout) from None
+            said, asked = b"", select.poll()
+            asked.register(self._life, select.POLLIN)
+            if asked.poll(1_000 * (_ENDING_SECONDS if timeout is None else timeout)):
+                said = self._life.recv(_STATUS.size, socket.MSG_PEEK)  # what is said stays for others
+            elif timeout is not None:
+                raise subprocess.TimeoutExpired("", timeout)
+            else:
                 self.loader.spoil(at_once=True)
-                said = b""
-            self._code = _STATUS.unpack(said)[0] if said else self.loader.ended()
-            self._life.close()
-            if self._code < 0 and not self._killed:
+            self._code = code = _STATUS.unpack(said)[0] if said else self.loader.ended()
+            if code < 0 and not self._killed:
                 self.loader.spoil()
         return self._code
 
@@ -282,7 +282,8 @@ class WorkerProcess(processes.ChildProcess):
         # what is known of slices whose datasets a text names
         self.known: Callable[[str], dict[str, list[int]]] = lambda _: {}
         super().__init__(
-            lambda _, pipes: loader.fork(pipes["stderr"]), starting_seconds=self._limits.starting_seconds
+            lambda files, pipes: loader.fork(files, pipes["stderr"]),
+            starting_seconds=self._limits.starting_seconds,
         )
 
     def answer(self, request: dict[str, Any], pins: Pins) -> QueryResult:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -687,3 +691,33 @@ def test_readers_who_see_less_have_loaders_of_their_own(scene: Scene) -> None:
             with slots.process(pins) as process, pytest.raises(DatasetNotFoundError):
                 process.answer(worker.request(Query("select * from cities", pins)), pins)
         assert len(slots._loaders) == slots_module.LOADERS
+
+
+def _by_two_threads(ask: Callable[[], Any]) -> list[Any]:
+    """What both are answered, where one asks while the other waits."""
+    with ThreadPoolExecutor(2) as threads:
+        return [each.result(30) for each in [threads.submit(ask), threads.submit(ask)]]
+
+
+def test_two_threads_may_wait_until_a_process_is_ready(shared: Scene) -> None:
+    """A node loads its first process while a client of Flight SQL asks it already."""
+    query = Query("select count(*) from cities", shared.pins())
+    worker = Worker()
+    with worker.process(query.pins) as process:
+        assert _by_two_threads(process.ready) == [None, None]
+        assert process.answer(worker.request(query), query.pins).to_arrow().num_rows == 1
+
+
+def test_two_threads_that_wait_for_an_end_see_one_code() -> None:
+    life, of_loader = socket.socketpair()
+    loader: Any = SimpleNamespace(spoil=lambda **_: None, ended=lambda: -signal.SIGKILL)
+    fork = module.Fork(loader, life, io.BytesIO(), io.BytesIO())
+    with pytest.raises(subprocess.TimeoutExpired):
+        fork.wait(0)
+    with life, ThreadPoolExecutor(2) as threads:
+        codes = [threads.submit(fork.wait, 30) for _ in range(2)]
+        assert fork.poll() is None
+        with of_loader:
+            of_loader.sendall(struct.pack("i", 7))
+        assert [each.result(30) for each in codes] == [7, 7]
+    assert fork.poll() == 7
