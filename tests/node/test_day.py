@@ -115,7 +115,8 @@ def ended(day: Day, count: int) -> None:
 def compared(day: Day) -> dict[str, Any]:
     """Where the node's figures differ from what clients of its last life counted."""
     wanted = day.expected_counts()
-    spare = 3 * day.resumed[day.life]  # a push that was begun before asks for less
+    # a push that was begun before asks for less, or four times whether all is there
+    spare = 4 * day.resumed[day.life]
 
     def differences(asked: list[int] = [0]) -> dict[str, Any]:  # noqa: B006
         with urlopen(f"{day.url}-/metrics") as reply:  # noqa: S310 - on loopback
