@@ -7,13 +7,14 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.kit.plain_environment import HOME
 from tests.kit.run_length import scaled
+from tests.kit.scheduling import ordered
 from tests.kit.support import Result
 
 if TYPE_CHECKING:
@@ -37,31 +38,25 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 LONG = scaled(0, 1, 1)
-LONGEST_FIRST = (
-    "tests/upkeep/test_killed_calls",
-    "tests/upkeep/test_failing_disks",
-    "tests/dataset/test_histories",
-    "tests/store/test_power_loss",
-    "tests/engine/",
-    "tests/system/",
-    "tests/transform/",
-    "tests/audit/",
-    "tests/ingest/",
-    "tests/share/",
-)
-"""Files are handed to three processes one by one: with the long ones in front all end at the same time."""
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files come first; the order within a file stays. What is `scaled` is also a part of `make soak`."""
+    """What is `scaled` is also a part of `make soak`; the order is that of `scheduling`."""
     for item in items:
         if isinstance(item, pytest.Function) and getattr(item.module, "scaled", None) is scaled and LONG:
             item.add_marker("soak")
+    items[:] = ordered(items)
 
-    def rank(item: pytest.Item) -> int:
-        return next((i for i, folder in enumerate(LONGEST_FIRST) if item.nodeid.startswith(folder)), 99)
 
-    items.sort(key=rank)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Processes share the files as `scheduling` says, with `--dist loadfile`."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.kit.scheduling import TwoEnds
+
+    return TwoEnds(config, log)
 
 
 def pytest_unconfigure() -> None:

@@ -197,6 +197,7 @@ def test_control_c(dataset: Path, tmp_path: Path, large: Path, moment: str) -> N
     assert not list(run.glob("spark-*/"))
 
 
+@pytest.mark.soak
 def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_clean(
     dataset: Path, tmp_path: Path, large: Path, engine: SparkEngine
 ) -> None:
@@ -215,6 +216,7 @@ def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_clean(
     assert odfchain(tmp_path, "verify", "cities").out.startswith("ok    cities: 4 blocks, 1 slice, 1 record")
 
 
+@pytest.mark.soak
 def test_no_space_left(dataset: Path, tmp_path: Path, large: Path) -> None:
     """A limit on the size of files stands for a full disk; both end in a failed write."""
     with unchanged(dataset):

@@ -124,7 +124,19 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+IN_IMAGES = {"hangs", "other offsets", "a symbolic link"}
+"""Lies that an image tells in `make test`, too; each costs a container."""
+TOLD = [
+    pytest.param(where, lie, marks=marks)
+    for lie in LIES
+    for where, marks in (
+        ("process", []),
+        ("image", NEEDS_PODMAN if lie in IN_IMAGES else [pytest.mark.soak]),
+    )
+]
+
+
+@pytest.mark.parametrize(("where", "lie"), TOLD, indirect=["where"])
 def test_lies_are_refused_with_nothing_committed(here: Workspace, where: str, lie: str) -> None:
     script, said = LIES[lie]
     made = scripted(here, **script)
@@ -183,6 +195,7 @@ class TestPodman:
         assert made.pull(system_time=MADE).blocks
         assert [path for path in (made.path / "staging").iterdir() if path.is_dir()] == []
 
+    @pytest.mark.soak
     def test_a_gigabyte_of_output_fills_nothing(self, here: Workspace, store: tuple[str, str]) -> None:
         folder = Path(shlex.split(store[0])[2]).parent
         before = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
@@ -232,7 +245,14 @@ class TestPodman:
             with pytest.raises(EngineError, match=said):
                 engine.query(request, progress=SILENT)
 
-    @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL] * 2)
+    @pytest.mark.parametrize(
+        "end",
+        [
+            signal.SIGINT,
+            signal.SIGKILL,
+            *(pytest.param(end, marks=pytest.mark.soak) for end in (signal.SIGINT, signal.SIGKILL)),
+        ],
+    )
     def test_a_container_ends_with_its_command(
         self, here: Workspace, store: tuple[str, str], end: signal.Signals
     ) -> None:
