@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,8 +21,6 @@ from tests.kit.scheduling import ordered
 from tests.kit.support import Result
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from odfchain.api.workspace import Workspace
@@ -38,6 +39,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 LONG = scaled(0, 1, 1)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Of processes that are to read all tests each compiles a share first, and finds the others' compiled."""
+    worker, count = os.environ.get("PYTEST_XDIST_WORKER"), os.environ.get("PYTEST_XDIST_WORKER_COUNT")
+    if worker is None or count is None or session.config.args != ["tests"]:
+        return
+    for path in sorted(Path(__file__).parent.rglob("test_*.py"))[int(worker[2:]) :: int(count)]:
+        with contextlib.suppress(Exception):  # it is reported when it is collected
+            importlib.import_module(".".join(path.relative_to(session.config.rootpath).with_suffix("").parts))
 
 
 @pytest.hookimpl(trylast=True)
