@@ -22,6 +22,9 @@ from odfchain.odf.row_hash import comparable, hash_rows, numbered, same_cells
 from odfchain.slices import state
 from odfchain.slices.state import KeptRows, SliceFile, codes_of, first_other_row, in_force, taken_back_in_vain
 from tests.kit import rows_by_value as oracle
+from tests.kit.run_length import scaled
+
+EXAMPLES = scaled(80, 400, 4_000)
 
 NAN, OTHER = (
     struct.unpack("<d", number.to_bytes(8, "little"))[0] for number in (0x7FF8 << 48, 0xFFF8BAD << 36)
@@ -110,7 +113,7 @@ def classes(found: Any) -> list[int]:
     return [first.setdefault(each, place) for place, each in enumerate(found)]
 
 
-@settings(max_examples=400)
+@settings(max_examples=EXAMPLES)
 @given(columns())
 def test_equal_values(given: pa.Array) -> None:
     """Each way to compare values finds the same ones equal."""
@@ -207,7 +210,7 @@ def written(folder: Path, tables: list[pa.Table]) -> list[SliceFile]:
     return slices
 
 
-@settings(max_examples=150)
+@settings(max_examples=EXAMPLES)
 @given(tables=histories(), at_once=st.sampled_from([0, 100, 1 << 20]), take=st.integers(0, 3))
 def test_states_and_what_is_taken_back(
     tmp_path_factory: pytest.TempPathFactory, tables: list[pa.Table], at_once: int, take: int
@@ -225,7 +228,7 @@ def test_states_and_what_is_taken_back(
             assert found.tolist() == oracle.taken_back_in_vain(slices, asked, in_force=net)
 
 
-@settings(max_examples=150)
+@settings(max_examples=EXAMPLES)
 @given(tables=histories(), data=st.data(), at_once=st.sampled_from([0, 100, 1 << 20]))
 def test_states_that_are_not_what_their_slices_leave(
     tmp_path_factory: pytest.TempPathFactory, tables: list[pa.Table], data: st.DataObject, at_once: int

@@ -243,7 +243,7 @@ def test_a_state_checkpoint_has_its_rows_to_the_bit(tmp_path: Path) -> None:
 # --- those on Spark ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("histories", [60, pytest.param(2_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("histories", [20, pytest.param(2_000, marks=pytest.mark.soak)])
 def test_on_spark(engine: SparkEngine, tmp_path: Path, histories: int) -> None:
     """Many small tables at a time, each told apart by the number of its history."""
     from pyspark.sql import functions as F

@@ -37,7 +37,7 @@ FACTS = {
     "dataset_id": "did", "snapshot": NOTHING, "parent": None, "created_at": "", "sequence_number": 0, "records": 0,
     "slices": (), "descriptive": dict.fromkeys(DESCRIPTIVE, ""),
 }  # fmt: skip
-SHORT, LONG = range(200), range(1_000_000, 1_005_000)
+SHORT, LONG = range(80), range(1_000_000, 1_005_000)
 
 
 def document(totals: Totals) -> dict[str, Any]:

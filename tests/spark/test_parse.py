@@ -109,8 +109,9 @@ def by_spark(
     from pyspark.sql import functions as F
 
     given = pa.table({"n": range(len(texts)), "text": pa.array(texts, pa.string())})
+    frame = engine.session.createDataFrame(given)  # columns can be made once a session is there
     columns = [column.alias(f"v{n}") for n, column in enumerate(read(F.col("text")))]
-    rows = engine.session.createDataFrame(given).select("n", *columns).orderBy("n").collect()
+    rows = frame.select("n", *columns).orderBy("n").collect()
     _, *found = zip(*rows, strict=True)
     return [[bytes(v) if isinstance(v, bytearray) else v for v in column] for column in found]
 

@@ -21,7 +21,7 @@ from odfchain.odf.manifests import read_snapshots
 from odfchain.transform.validate import StateChange
 from tests.kit.support import Notes, Run, check_replay, derivative, ingest_rows, manifest, net, unchanged
 
-EXAMPLES = {"ci": 2, "local": 6, "soak": 40, "deep": 200}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
+EXAMPLES = {"ci": 1, "local": 6, "soak": 40, "deep": 200}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
 SCHEMA = '["event_time TIMESTAMP", "k STRING", "v BIGINT"]'
 START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 
