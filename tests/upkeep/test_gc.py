@@ -332,6 +332,7 @@ def test_transactions_that_use_old_objects_again_keep_them(local: LocalDataset, 
 
         def commit(start: threading.Barrier = start, round_: int = round_) -> None:
             start.wait()
+            threading.Event().wait(round_ % 10 / 1_000)  # who is first is another one in each round
             dataset.data.put(b"reused")
             builder.prev, builder.sequence = base, 5
             builder.append(ev.SetInfo(description=f"{round_ % 2}"))
