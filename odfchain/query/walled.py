@@ -258,9 +258,9 @@ class Fork:
     def wait(self, timeout: float | None = None) -> int:
         """The exit code, for each thread that waits; a loader that does not say it is ended."""
         if self._code is None:
-            said, asked = b"", select.poll()
-            asked.register(self._life, select.POLLIN)
-            if asked.poll(1_000 * (_ENDING_SECONDS if timeout is None else timeout)):
+            said, waiting = b"", select.poll()
+            waiting.register(self._life, select.POLLIN)
+            if waiting.poll(1_000 * (_ENDING_SECONDS if timeout is None else timeout)):
                 said = self._life.recv(_STATUS.size, socket.MSG_PEEK)  # what is said stays for others
             elif timeout is not None:
                 raise subprocess.TimeoutExpired("", timeout)

@@ -299,7 +299,7 @@ def test_one_character_of_usual_lines_is_another(
             around = "[%s]" if form is parse_object else '{"type":"FeatureCollection","features":[%s]}'
             path.write_text(around % ",".join(changed))
             compare((JsonArray if form is parse_object else FeatureCollection)(str(path)), seen)
-    enough = scaled(20, 50, 50)
+    enough = scaled(25, 50, 50)
     assert seen["unsure"] > enough, seen
     assert seen["features" if form is parse_feature else "records"] > enough, seen
 

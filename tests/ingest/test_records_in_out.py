@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from odfchain.spark.session import SparkEngine
 
-QUICK = {"csv": 45, "ndjson": 30, "json": 22, "geojson": 15, "ndgeojson": 15, "parquet": 10, "shapefile": 13}
-assert sum(QUICK.values()) == 150
-LONG = {name: count * 68 for name, count in QUICK.items()}
+QUICK = {"csv": 90, "ndjson": 60, "json": 45, "geojson": 30, "ndgeojson": 30, "parquet": 20, "shapefile": 25}
+assert sum(QUICK.values()) == 300
+LONG = {name: count * 34 for name, count in QUICK.items()}
 assert sum(LONG.values()) >= 10_000
 AT_ONCE = 45
 """Files whose records are collected by one Spark job."""

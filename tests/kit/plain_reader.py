@@ -43,7 +43,7 @@ assert manifest["snapshot_id"] == said["block"]
 for file in manifest["files"]:
     data = fetch(file["path"], file["size_bytes"])
     assert hashlib.sha3_256(data).hexdigest() == file["checksum"], f"{file['path']} is another file"
-    table = pq.read_table(pa.BufferReader(data), use_threads=False, pre_buffer=False)  # none outlives us
+    table = pq.read_table(pa.BufferReader(data), use_threads=False, pre_buffer=False)  # no thread at exit
     offsets = pc.min_max(table[manifest["odf"]["columns"]["offset"]]).as_py()
     assert [offsets["min"], offsets["max"]] == file["odf"]["offsets"], f"{file['path']} has other rows"
     assert table.num_rows == file["stats"]["row_count"]

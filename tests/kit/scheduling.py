@@ -1,6 +1,6 @@
 """Which process runs which files of tests: of the processes two have a session of Spark, the others need none.
 
-Files that use the session come first in the list, and the first processes take from its begin. The others take
+Files that use the session come first in the list, and the first processes take from its start. The others take
 from its end. So a third JVM is not warmed up, and no process waits.
 """
 
@@ -26,7 +26,7 @@ LONG_WITHOUT = (
 
 
 class TwoEnds(LoadFileScheduling):
-    """Files for processes with Spark come from the begin, those for the others from the end."""
+    """Processes with Spark take files from the start of the list, the others from its end."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         if node.gateway.id not in WITH_SPARK:
